@@ -17,7 +17,7 @@ from leasemill.store.base import Store
 from leasemill.store.factory import open_store
 from leasemill.store.postgres.driver import connections as pool
 from leasemill.testing.rules import rule
-from leasemill.worker.exits import EXIT_OVERRUN
+from leasemill.worker.process_ends import EXIT_OVERRUN
 from tests.fire import bank, cuts, faults
 from tests.fire.chaos import settled_seed
 from tests.fire.faults import Ground

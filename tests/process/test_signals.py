@@ -9,7 +9,7 @@ import pytest
 
 from leasemill import JobState, JobType
 from leasemill.kernel.model import SECOND, AbortReason
-from leasemill.worker.exits import EXIT_OVERRUN
+from leasemill.worker.process_ends import EXIT_OVERRUN
 from tests.lab.processes import wait_until
 from tests.process import jobs
 from tests.process.support import Scene

@@ -17,7 +17,7 @@ from leasemill.cli.lazy_group import DEBUG_VARIABLE
 from leasemill.cli.store_options import Embedded
 
 if TYPE_CHECKING:
-    from leasemill.worker.supervisor.collecting import Collected
+    from leasemill.worker.supervisor.metrics_aggregator import MetricsAggregator
 
 SUPERVISORS_OWN: Final = frozenset({"worker_id", "reload", "reload_dirs"})
 """Options that are not passed to the processes."""
@@ -70,7 +70,7 @@ def supervise(context: click.Context, name: str) -> int:
         shutdown_s=given["shutdown_timeout"] or SHUTDOWN_S,
         drains=given["drain"],
     )
-    return Supervisor(processes, collected(given["metrics"])).run()
+    return Supervisor(processes, aggregator(given["metrics"])).run()
 
 
 def reload(context: click.Context, name: str) -> None:
@@ -95,13 +95,13 @@ def reload(context: click.Context, name: str) -> None:
     reload.run_reloading(command, [*own, *map(Path, given["reload_dirs"])])
 
 
-def collected(address: str | None) -> Collected | None:
+def aggregator(address: str | None) -> MetricsAggregator | None:
     """The metrics of its processes, served at this address; None without an address."""
     from leasemill.worker.exporting.endpoint import Endpoint, parsed_address  # noqa: PLC0415  (as above)
-    from leasemill.worker.supervisor.collecting import Collected  # noqa: PLC0415  (as above)
+    from leasemill.worker.supervisor.metrics_aggregator import MetricsAggregator  # noqa: PLC0415  (as above)
 
     if address is None:
         return None
-    found = Collected()
+    found = MetricsAggregator()
     Endpoint(parsed_address(address), found.all).start()
     return found

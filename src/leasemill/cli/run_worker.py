@@ -24,11 +24,10 @@ from leasemill.kernel import commands as c
 from leasemill.operator.wording import did_you_mean
 from leasemill.store.backoff import backoff_s
 from leasemill.store.system import out_of_descriptors
-from leasemill.worker.exits import EXIT_REPLACE
 from leasemill.worker.exporting.endpoint import Endpoint, parsed_address
 from leasemill.worker.exporting.measures import Measures
-from leasemill.worker.process import run_process
-from leasemill.worker.recycling import Recycling
+from leasemill.worker.process import Retirement, run_process
+from leasemill.worker.process_ends import EXIT_REPLACE
 from leasemill.worker.supervisor.supervised import Supervised
 from leasemill.worker.worker import Worker
 
@@ -50,12 +49,12 @@ def work(given: Mapping[str, Any], worker_id: str) -> None:
         reach_store(app, queues)
     else:
         await_store(app, queues)
-    recycling = Recycling(given["max_jobs"], given["max_memory"])
+    retirement = Retirement(given["max_jobs"], given["max_memory"])
     if given["max_jobs"] is not None or given["max_memory"] is not None:
-        app.observers.append(recycling)
+        app.observers.append(retirement)
     worker = new_worker(app, queues, given, worker_id)
     if supervised is not None:
-        supervised.await_run(worker, recycling, given["processes"] or 1)
+        supervised.await_run(worker, retirement, given["processes"] or 1)
     if supervised is not None:
         run(worker, supervised.stop_once)
     elif reloaded is not None:

@@ -31,7 +31,7 @@ from leasemill.api.outcomes import Release, Throttled
 from leasemill.errors import Invalid, LeaseLost
 from leasemill.operator.fingerprint import error_fingerprint
 from leasemill.worker.error_text import error_text
-from leasemill.worker.processes.lines import RaisedInProcess
+from leasemill.worker.processes.log_relay import RaisedInProcess
 
 CAPTURED: Final = "_leasemill_sentry_captured"
 

@@ -9,8 +9,8 @@
     heartbeat     extends leases, in a thread of its own
     housekeeping  the reaper, the worker's presence (records) and the queues' policies, in a thread of its own
     pacing        when and how much of everything, pure; timing: the rules between times, pure
-    process       a worker that is the whole of its process: signals, and an end in time
-    supervisor/   several processes of one worker; recycling: when one of them has done enough
+    process       a worker that is the whole of its process: an end in time, or when it has done enough (signals)
+    supervisor/   several processes of one worker (process_ends: what follows the end of one)
 
 It knows the Store protocol and handlers, and nothing of what is behind the store. `leasemill.Worker` is the way in.
 """

@@ -19,7 +19,7 @@ from leasemill.operator.wording import counted, span
 from leasemill.store.backoff import backoff_s
 from leasemill.store.base import Watch
 from leasemill.worker import pacing
-from leasemill.worker.limits import is_limited
+from leasemill.worker.policies import is_limited
 from leasemill.worker.runner import Runner
 from leasemill.worker.settings import Settings
 

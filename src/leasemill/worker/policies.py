@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable, Mapping
 
 from leasemill.api.observer import Observer
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
+from leasemill.kernel.bounds import BATCH_ITEMS
+from leasemill.kernel.model import QUEUE_LIMIT, LimitTerms
 from leasemill.store.backoff import backoff_s
-from leasemill.worker import limits
 from leasemill.worker.heartbeat import Heartbeat
 from leasemill.worker.settings import Settings
 
@@ -38,10 +40,10 @@ class QueuePolicies:
         while True:
             try:
                 if terms := self._app.limits:
-                    await self._store.arun(limits.declaration(terms, self._worker_id))
+                    await self._store.arun(declaration(terms, self._worker_id))
                 policies = await self._store.arun(c.GetPolicies(self._queues))
                 self._times.adopt(dict(zip(self._queues, policies, strict=True)))
-                self._look(await self._store.arun(limits.queue_limits()))
+                self._look(await self._store.arun(queue_limits()))
                 break
             except Unavailable as error:
                 failures += 1
@@ -54,13 +56,13 @@ class QueuePolicies:
             log.info("the store is available again", extra=fields)
 
     def _look(self, found: list[c.LimitView]) -> None:
-        self.has_limit = limits.any_limited(self._queues, found)
+        self.has_limit = any_limited(self._queues, found)
         self.most_ahead = 0 if self.has_limit else self._most_ahead
 
     def read_again(self, heartbeat: Heartbeat) -> None:
         """O4: a queue's policy may change at any time. What was given and does not fit it any more is replaced."""
         times, fields = self._times, {"worker": self._worker_id}
-        self._look(self._store.run(limits.queue_limits()))
+        self._look(self._store.run(queue_limits()))
         policies = self._store.run(c.GetPolicies(self._queues))
         if not times.adopt(dict(zip(self._queues, policies, strict=True))):
             return
@@ -74,3 +76,23 @@ class QueuePolicies:
             times.shortest_lease_s,
             extra=fields,
         )
+
+
+def is_limited(lease: c.Lease) -> bool:
+    rules = lease.job.rules
+    return rules is not None and bool(rules.limits)
+
+
+def declaration(terms: Mapping[str, LimitTerms], worker_id: str) -> c.DeclareLimits:
+    """T6: last start wins; what another version declares and this one does not stays as it is."""
+    return c.DeclareLimits([c.DeclaredLimit(name, one) for name, one in terms.items()], worker_id)
+
+
+def queue_limits() -> c.ListLimits:
+    """All limits of queues are among these."""
+    return c.ListLimits(BATCH_ITEMS, QUEUE_LIMIT)
+
+
+def any_limited(queues: Iterable[str], limits: Iterable[c.LimitView]) -> bool:
+    """T8: whether one of these queues has a limit of its own."""
+    return not {QUEUE_LIMIT + name for name in queues}.isdisjoint(limit.name for limit in limits)

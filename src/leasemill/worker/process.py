@@ -1,4 +1,4 @@
-"""A worker that is the whole of its process: signals are noticed, and the process is gone by its limit, whatever runs.
+"""A worker that is the whole of its process: signals stop it, and the process is gone by its limit, whatever runs.
 
 A thread reads the signals, so a blocked event loop does not hide them; and when the time of the shutdown is over it
 ends the process, whatever handlers, threads, child processes or the store do. What must never happen: this in a process
@@ -9,22 +9,25 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
-import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
-from leasemill.worker.exits import EXIT_OVERRUN
+from leasemill.api.observer import Observer
+from leasemill.kernel.commands import Lease
+from leasemill.operator.wording import counted
+from leasemill.worker.process_ends import EXIT_OVERRUN
+from leasemill.worker.signals import stopped_by_signals
 from leasemill.worker.worker import Worker
 
 log = logging.getLogger("leasemill.worker")
 
-SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+LOOK_S: Final = 0.1
+"""Between two looks at the memory: jobs may end a thousand times in a second."""
+STATM: Final = Path("/proc/self/statm")
 LAST_WORDS_S: Final = 0.2
 """How long the last log line may take: whoever reads the log may be stuck as well."""
 
@@ -34,7 +37,7 @@ def run_process(worker: Worker, close: Callable[[], None], on_signal: Callable[[
     last_resort = LastResort(worker.id)
     worker.shutdown.on_planned = last_resort.arm
     try:
-        with signals_noticed(on_signal):
+        with stopped_by_signals(on_signal):
             worker.run_sync()
             close()
             last_resort.exit_code = 0
@@ -105,37 +108,50 @@ class LastResort:
         sys.stderr.flush()
 
 
-@contextmanager
-def signals_noticed(stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop`, in a thread, for every signal that asks the process to end."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may take signals: whoever runs it calls stop()
-        return
-    read, write = socket.socketpair()
-    write.setblocking(False)
-    threading.Thread(target=_read_signals, args=(read, stop), name="leasemill-signals", daemon=True).start()
+class Retirement(Observer):
+    """Calls `on_enough` once, on the event loop, when a job has ended and a limit is reached."""
 
-    def noticed(number: int, frame: FrameType | None) -> None:
-        """Python's own handler: only if somebody else took the wake-up descriptor must it write the number itself."""
-        descriptor = signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
-        if descriptor != write.fileno():
-            signal.set_wakeup_fd(descriptor)
-            write.send(bytes([number]))
+    def __init__(
+        self,
+        max_jobs: int | None,
+        max_memory: int | None,
+        *,
+        memory_used: Callable[[], int] | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.on_enough: Callable[[], None] = lambda: None
+        self._max_jobs = max_jobs
+        self._max_memory = max_memory
+        self._memory_used = memory_used or resident_bytes
+        self._monotonic = monotonic
+        self._jobs = 0
+        self._looked_at: float | None = None
+        self._has_enough = False
 
-    descriptor = signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
-    before = {number: signal.signal(number, noticed) for number in SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        signal.set_wakeup_fd(descriptor)
-        write.close()
+    def run_ended(self, lease: Lease, took_s: float) -> None:
+        self._jobs += 1
+        if not self._has_enough and (why := self._why()) is not None:
+            self._has_enough = True
+            log.info("this process is replaced: %s", why, extra={"worker": lease.worker})
+            self.on_enough()
+
+    def _why(self) -> str | None:
+        if self._max_jobs is not None and self._jobs >= self._max_jobs:
+            return f"it has run {counted(self._jobs, 'job')}"
+        if self._max_memory is not None and self._is_time_to_look():
+            used = self._memory_used()
+            if used > self._max_memory:
+                return f"it uses {used / 1e6:,.0f} MB of memory, more than {self._max_memory / 1e6:,.0f} MB"
+        return None
+
+    def _is_time_to_look(self) -> bool:
+        now = self._monotonic()
+        if self._looked_at is not None and now < self._looked_at + LOOK_S:
+            return False
+        self._looked_at = now
+        return True
 
 
-def _read_signals(read: socket.socket, stop: Callable[[], None]) -> None:
-    with read:
-        while numbers := read.recv(64):
-            for number in numbers:
-                if number in SIGNALS:
-                    stop()
+def resident_bytes() -> int:
+    """The memory of this process that is in RAM now (RSS)."""
+    return int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -25,8 +25,7 @@ from leasemill.worker.handler import Ended, Report
 from leasemill.worker.heartbeat import Heartbeat
 from leasemill.worker.hook_calls import Stage
 from leasemill.worker.hooks import WorkerHooks
-from leasemill.worker.limits import is_limited
-from leasemill.worker.policies import QueuePolicies
+from leasemill.worker.policies import QueuePolicies, is_limited
 from leasemill.worker.processes.pool import HandlerProcesses
 from leasemill.worker.reporter import Reporter
 from leasemill.worker.run import Phase, Run
@@ -141,7 +140,7 @@ class Runner:
         if self._is_quiet:
             return 0
         slots = self._slots
-        ahead = slots.ahead.wanted(self._policies.most_ahead)
+        ahead = slots.prefetch.wanted(self._policies.most_ahead)
         kept = self._unreported - reported + self._hooks.overdue
         return pacing.claim_size(slots.size, ahead, len(slots.active), len(slots.queued), kept)
 
@@ -163,7 +162,7 @@ class Runner:
 
     def accept(self, leases: Sequence[c.Lease], sent_at: float) -> None:
         """Take over what a claim, first sent at `sent_at`, was granted."""
-        self._slots.ahead.answered(sent_at)
+        self._slots.prefetch.answered(sent_at)
         queued = self._slots.queued
         for lease in sorted(leases, key=is_limited, reverse=True):  # T8: they were claimed for slots that are free
             run = Run(lease, self._jobs.get(lease.job.kind), sent_at)
@@ -348,7 +347,7 @@ class Runner:
             self._metrics.run_seconds += took_s
             if self._notify_ended is not None:
                 self._notify_ended(run.lease, took_s)
-            self._slots.ahead.ended_count += 1
+            self._slots.prefetch.ended_count += 1
         self._leave_slot(run)
 
     def _free(self, run: Run) -> None:

@@ -15,7 +15,7 @@ from leasemill.kernel.bounds import check_name
 from leasemill.kernel.model import SECOND, Policy
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.observers import Observers
-from leasemill.worker.starting import StartFacts
+from leasemill.worker.start_log import StartFacts
 from leasemill.worker.timing import Times
 
 DefaultT = TypeVar("DefaultT")

@@ -9,12 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import signal
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
-from typing import Any, Final
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from leasemill.errors import WorkerStuck
 from leasemill.worker.timing import HURRY_S, ShutdownPlan, shutdown_plan
@@ -160,52 +158,6 @@ class Shutdown:
             hurry.cancel()
             if not future.done():
                 future.cancel()
-
-
-class _TakenSignals:
-    """SIGTERM and SIGINT, as long as a worker of this loop wants them."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.stops: list[Callable[[], None]] = []
-        self._loop = loop
-        self._before: dict[int, Any] = {}
-        for number in (signal.SIGTERM, signal.SIGINT):
-            try:
-                # What another part of the program had asked of this loop cannot be read, and so not be restored.
-                before = None if loop.remove_signal_handler(number) else signal.getsignal(number)
-                loop.add_signal_handler(number, self._stop_all)
-            except (NotImplementedError, RuntimeError, ValueError):
-                continue  # not the main thread, or a platform without: whoever runs it calls stop()
-            self._before[number] = before
-
-    def _stop_all(self) -> None:
-        for stop in list(self.stops):
-            stop()
-
-    def give_back(self) -> None:
-        for number, before in self._before.items():
-            self._loop.remove_signal_handler(number)
-            if before is not None:
-                signal.signal(number, before)
-
-
-_taken: Final[dict[asyncio.AbstractEventLoop, _TakenSignals]] = {}
-
-
-@contextmanager
-def signals_taken(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> Iterator[None]:
-    """Inside the block SIGTERM and SIGINT call `stop`, and those of other workers on this loop."""
-    if loop not in _taken:
-        _taken[loop] = _TakenSignals(loop)
-    taken = _taken[loop]
-    taken.stops.append(stop)
-    try:
-        yield
-    finally:
-        taken.stops.remove(stop)
-        if not taken.stops:
-            del _taken[loop]
-            taken.give_back()
 
 
 async def end_tasks(until: float) -> None:

@@ -6,8 +6,8 @@ import asyncio
 import time
 from collections import deque
 
-from leasemill.worker.ahead import Ahead
 from leasemill.worker.metrics import Metrics
+from leasemill.worker.prefetch import Prefetch
 from leasemill.worker.run import Phase, Run
 
 
@@ -19,7 +19,7 @@ class Slots:
         self.active: dict[str, Run] = {}
         """By token: every handler that has a slot."""
         self.queued: deque[Run] = deque()
-        self.ahead = Ahead()
+        self.prefetch = Prefetch()
         self.left: dict[str, Run] = {}
         """By job: handlers that have not returned although their job is over here. They keep their slots."""
         self._metrics = metrics

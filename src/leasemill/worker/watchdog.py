@@ -127,7 +127,7 @@ class Watchdog:
         if now >= give_back_at:
             self.give_back_queued()
             return math.inf
-        if too_many := self._slots.ahead.too_many(len(self._slots.queued)):
+        if too_many := self._slots.prefetch.too_many(len(self._slots.queued)):
             self.give_back_queued(too_many)
         return min(give_back_at, now + pacing.LOOK_AHEAD_S) if self._slots.queued else math.inf
 

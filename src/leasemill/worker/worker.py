@@ -25,17 +25,15 @@ from leasemill.errors import Broken, Invalid
 from leasemill.kernel.bounds import check_text
 from leasemill.store.presence import new_worker_id
 from leasemill.worker import pacing, presence
-from leasemill.worker.background import Background
-from leasemill.worker.collecting import fewer_collections
 from leasemill.worker.deaths import Deaths
 from leasemill.worker.fetcher import Fetcher
+from leasemill.worker.gc_tuning import fewer_collections
 from leasemill.worker.heartbeat import Heartbeat
 from leasemill.worker.hooks import WorkerHooks
 from leasemill.worker.housekeeping import Chore, Housekeeping
 from leasemill.worker.lifespan import WorkerLifespan
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.observers import Observers
-from leasemill.worker.orders import Orders
 from leasemill.worker.policies import QueuePolicies
 from leasemill.worker.presence import WorkerPresence
 from leasemill.worker.processes.launch import Importing
@@ -45,15 +43,17 @@ from leasemill.worker.reporter import Reporter
 from leasemill.worker.run import Run
 from leasemill.worker.runner import Runner
 from leasemill.worker.settings import Settings, at_least, drain_wait_us, seconds, start_facts, warn_of_jobs, weights
-from leasemill.worker.shutdown import Shutdown, end_tasks, signals_taken
+from leasemill.worker.shutdown import Shutdown, end_tasks
+from leasemill.worker.signals import stopped_by_loop_signals
 from leasemill.worker.slots import Slots
 from leasemill.worker.stalls import Stalls
-from leasemill.worker.starting import StartFacts, log_started
-from leasemill.worker.threads import DaemonExecutor, off_loop
+from leasemill.worker.start_log import StartFacts, log_started
+from leasemill.worker.threads import Background, DaemonExecutor, off_loop
 from leasemill.worker.ticker import TickChore, Ticker
 from leasemill.worker.timing import Times
 from leasemill.worker.unmatched import MISMATCH_TIMEOUT_S
 from leasemill.worker.watchdog import Watchdog
+from leasemill.worker.worker_commands import WorkerCommands
 
 log = logging.getLogger("leasemill.worker")
 
@@ -129,8 +129,8 @@ class Worker:
         self.on_start: Callable[[str, StartFacts], None] = log_started
         self.is_retired = False
         self._held: Callable[[], Iterable[Run]] = lambda: ()
-        self.orders = Orders(self.id, self.shutdown, self.stop)
-        self.presence.on_order = partial(self._on_loop, self.orders.obey)
+        self.commands = WorkerCommands(self.id, self.shutdown, self.stop)
+        self.presence.on_order = partial(self._on_loop, self.commands.obey)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lifespan = WorkerLifespan(app, self.id, self.shutdown.fail)
 
@@ -155,7 +155,7 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         if self.shutdown.is_requested:  # there was no loop to begin it on
             self.shutdown.begin()
-        signals = signals_taken(self._loop, self.stop) if self._handles_signals else nullcontext()
+        signals = stopped_by_loop_signals(self._loop, self.stop) if self._handles_signals else nullcontext()
         with worker_in_store_lines(self.id), signals:
             try:
                 self.presence.begin()
@@ -278,7 +278,7 @@ class Worker:
             state=self._lifespan.state,
             on_room=fetcher.room_changed,
         )
-        self.orders.steer(fetcher, self.runner)
+        self.commands.steer(fetcher, self.runner)
         self.shutdown.on_stopping = self.runner.announce_stop
         self._held = slots.running
         self._reaper = Reaper(self.id, store, metrics, observers)

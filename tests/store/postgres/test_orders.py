@@ -17,7 +17,7 @@ from leasemill.store.presence import Present
 from leasemill.store.worker_records import records
 from leasemill.testing.rules import rule
 from tests.process.support import Scene
-from tests.process.test_orders import quiet_and_resumed, stopped
+from tests.process.test_worker_commands import quiet_and_resumed, stopped
 
 
 @pytest.fixture

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from leasemill.worker.exits import EXIT_CRASH_LOOP, EXIT_REPLACE
+from leasemill.worker.process_ends import EXIT_CRASH_LOOP, EXIT_REPLACE, RestartPace
 from leasemill.worker.supervisor.child import Child
-from leasemill.worker.supervisor.restarts import RestartPace
-from leasemill.worker.supervisor.supervisor import Place, Processes, Supervisor
+from leasemill.worker.supervisor.supervisor import Processes, Supervisor, WorkerSlot
 
 CHILD = """
 import json, os, socket, sys
@@ -208,8 +207,8 @@ await_("stop")
     fails_once(monkeypatch, 2)
     abandoned = Supervisor._standby_ended
 
-    def then_stop(self: Supervisor, place: Place) -> None:
-        abandoned(self, place)
+    def then_stop(self: Supervisor, slot: WorkerSlot) -> None:
+        abandoned(self, slot)
         self._stop_all()
 
     monkeypatch.setattr(Supervisor, "_standby_ended", then_stop)

@@ -26,12 +26,12 @@ from typing import Final
 from leasemill.api.app import App
 from leasemill.errors import Invalid
 from leasemill.store.base import Store
-from leasemill.worker.processes import lines
-from leasemill.worker.processes.causes import EXIT_CUT_OFF
-from leasemill.worker.processes.forwarding import ForwardingStore, OpenedAtUse, Requests
+from leasemill.worker.processes import log_relay
+from leasemill.worker.processes.handler_runner import HandlerRunner
 from leasemill.worker.processes.interruption import HandlersChannel, Interruption
 from leasemill.worker.processes.launch import Importing
 from leasemill.worker.processes.messages import (
+    EXIT_CUT_OFF,
     AnyToChild,
     AppTarget,
     Begin,
@@ -45,7 +45,7 @@ from leasemill.worker.processes.messages import (
     WorkerStops,
     to_child,
 )
-from leasemill.worker.processes.running import Running
+from leasemill.worker.processes.store_relay import ForwardingStore, OpenedAtUse, Requests
 from leasemill.worker.run import Run
 
 PR_SET_PDEATHSIG: Final = 1
@@ -69,17 +69,17 @@ def main(descriptor: int) -> None:
         return
     with ExitStack() as cleaning:
         try:
-            running = _begun(begin, channel, inbox, interruption, cleaning)
+            runner = _begun(begin, channel, inbox, interruption, cleaning)
         except BaseException as error:  # noqa: BLE001  (the user's module: whatever it raises is shown)
             with suppress(OSError):  # the worker has ended meanwhile
                 channel.send(CannotBegin(f"{type(error).__name__}: {error}", traceback.format_exc()))
             return
         interruption.install()  # the app's module may have taken the signals
         with suppress(OSError):  # the worker has ended meanwhile: there is no job to come
-            channel.send(ChildReady(sorted(running.app.handlers)))
+            channel.send(ChildReady(sorted(runner.app.handlers)))
         try:
-            while (job := running.next(inbox.jobs)) is not None:
-                running.run(job, inbox)
+            while (job := runner.next(inbox.jobs)) is not None:
+                runner.run(job, inbox)
         except SystemExit:
             os._exit(EXIT_STOPPED)  # stopped where no handler was running: the worker waits for the end of the process
     threading.Thread(target=_exit_late, name="leasemill-exit", daemon=True).start()
@@ -87,17 +87,17 @@ def main(descriptor: int) -> None:
 
 def _begun(
     begin: Begin, channel: HandlersChannel, inbox: Inbox, interruption: Interruption, cleaning: ExitStack
-) -> Running:
+) -> HandlerRunner:
     sys.path[:] = begin.sys_path
     sys.argv[:] = begin.argv
     os.chdir(begin.folder)
-    sent = lines.SentLines(channel)
-    lines.use_for_all(sent, begin.levels)
+    sent = log_relay.LogSender(channel)
+    log_relay.use_for_all(sent, begin.levels)
     Importing.is_under_way = True
     app = load(begin.app)
     app.handlers  # noqa: B018  (imports the modules of `include`)
     Importing.is_under_way = False
-    lines.use_for_all(
+    log_relay.use_for_all(
         sent, begin.levels
     )  # the app's module may have added handlers that write to this process's output
     os.register_at_fork(after_in_child=lambda: _forked(channel))
@@ -114,9 +114,9 @@ def _begun(
         store = OpenedAtUse(lambda: app.store, begin.store_name)
         cleaning.callback(app.close)
     inbox.start()
-    running = Running(app, store, channel, interruption, cleaning, inbox.stopping)
-    running.enter_lifespan()
-    return running
+    runner = HandlerRunner(app, store, channel, interruption, cleaning, inbox.stopping)
+    runner.enter_lifespan()
+    return runner
 
 
 def load(target: AppTarget) -> App:

@@ -20,9 +20,9 @@ from typing import Final
 import leasemill
 from leasemill.api.app import App
 from leasemill.errors import Invalid
-from leasemill.worker.processes import lines
+from leasemill.worker.processes import log_relay
 from leasemill.worker.processes.channel import MessageChannel
-from leasemill.worker.processes.messages import AppTarget, Begin
+from leasemill.worker.processes.messages import EXIT_CUT_OFF, AppTarget, Begin, CannotBegin
 
 MAIN: Final = "__main__"
 ADVICE: Final = (
@@ -88,7 +88,7 @@ def begin_message(app: App, target: AppTarget) -> Begin:
         sys.argv,
         here,
         store.own_url,
-        lines.levels(),
+        log_relay.levels(),
         store.name,
     )
 
@@ -153,3 +153,31 @@ def _flags() -> list[str]:
     """Of the interpreter, such as -X dev or -W error."""
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     return flags if "-P" in flags else [*flags, "-P"]
+
+
+# How it ended, or why it did not start, in words: for the job's record, and for people ----------------------------
+
+
+CUT_OFF: Final = "its process closed its connection to the worker"
+
+
+def cause_of(status: int) -> str:
+    """How a process ended, in words."""
+    if status == EXIT_CUT_OFF:
+        return CUT_OFF
+    if status >= 0:
+        return f"its process ended with exit status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    return f"its process was killed by {name}" + (" (out of memory?)" if status == -signal.SIGKILL else "")
+
+
+def no_start(refusal: CannotBegin | None, cause: str) -> str:
+    if refusal is None:
+        return f"a process for handlers could not start: {cause} while it imported the app"
+    return (
+        f"the app cannot be imported in a process for handlers: {refusal.why}\n"
+        'With executor="process" the app\'s module is imported again, in a new process.\n' + refusal.traceback
+    )

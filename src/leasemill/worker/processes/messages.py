@@ -5,11 +5,14 @@ A job's payload, a handler's result and its follow-ups travel as the JSON they a
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from msgspec import Struct, msgpack
 
 from leasemill.kernel.commands import Lease
+
+EXIT_CUT_OFF: Final = 71
+"""The exit status of a process whose handler has closed its connection to the worker."""
 
 Packed: TypeAlias = tuple[str, bytes]
 """The name of a value's class and its fields, see `codec`."""

@@ -23,9 +23,8 @@ from leasemill.kernel import commands as c
 from leasemill.store.base import Store
 from leasemill.worker.handler import Report
 from leasemill.worker.processes import codec
-from leasemill.worker.processes.causes import CUT_OFF, cause_of, no_start
-from leasemill.worker.processes.launch import Spawned
-from leasemill.worker.processes.lines import RaisedInProcess, log_received
+from leasemill.worker.processes.launch import CUT_OFF, Spawned, cause_of, no_start
+from leasemill.worker.processes.log_relay import RaisedInProcess, log_received
 from leasemill.worker.processes.messages import (
     AnyToWorker,
     AskPresence,
@@ -41,7 +40,7 @@ from leasemill.worker.processes.messages import (
     WorkerStops,
     to_worker,
 )
-from leasemill.worker.processes.serving import answered
+from leasemill.worker.processes.store_relay import answered
 from leasemill.worker.run import Run
 
 START_LIMIT_S: Final = 60.0

@@ -19,7 +19,7 @@ from functools import partial
 from leasemill.errors import Invalid
 from leasemill.worker.exporting.measures import Measures
 from leasemill.worker.exporting.samples import Samples, encoded
-from leasemill.worker.recycling import Recycling
+from leasemill.worker.process import Retirement
 from leasemill.worker.supervisor.channel import Channel, Message
 from leasemill.worker.worker import Worker
 
@@ -42,7 +42,7 @@ class Supervised:
             signal.signal(number, lambda *_: None)
         threading.Thread(target=self._read, name="leasemill-control", daemon=True).start()
 
-    def await_run(self, worker: Worker, recycling: Recycling, processes: int) -> None:
+    def await_run(self, worker: Worker, retirement: Retirement, processes: int) -> None:
         """Report that the worker is ready, and wait until it may run."""
         if worker.app.store.name.startswith("memory:"):
             raise Invalid(
@@ -54,10 +54,10 @@ class Supervised:
             self.send({"is": "retiring"})
             worker.retire()
 
-        recycling.on_enough = enough
+        retirement.on_enough = enough
         worker.presence.join(worker.id.rpartition(".")[0], processes)
         worker.presence.on_first = lambda: self.send({"is": "up", "facts": asdict(worker.facts)})
-        worker.orders.stop = lambda: self.send({"is": "dismissed"})  # so that no other takes its place
+        worker.commands.stop = lambda: self.send({"is": "dismissed"})  # so that no other takes its place
         worker.on_start = lambda *_: None  # the supervisor logs one line for all
         self.on["death"] = partial(self._death, worker)
         self._worker = worker

@@ -11,16 +11,16 @@ from leasemill.kernel.model import JobState
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
 from leasemill.worker import pacing
-from leasemill.worker.ahead import Ahead
+from leasemill.worker.prefetch import Prefetch
 from tests.worker.support import FaultyStore, until, working
 
 
 class Measured:
-    """An `Ahead` on a clock that moves when told to."""
+    """A `Prefetch` on a clock that moves when told to."""
 
     def __init__(self) -> None:
         self._clock = ManualClock()
-        self.ahead = Ahead(lambda: self._clock.now() / 1_000_000)
+        self.prefetch = Prefetch(lambda: self._clock.now() / 1_000_000)
 
     def pass_s(self, seconds: float) -> None:
         self._clock.advance(us=int(seconds * 1_000_000))
@@ -31,8 +31,8 @@ class Measured:
             self.pass_s(0.01 - round_trip_s)
             sent_at = self._clock.now() / 1_000_000
             self.pass_s(round_trip_s)
-            self.ahead.ended_count += jobs_per_s // 100
-            self.ahead.answered(sent_at)
+            self.prefetch.ended_count += jobs_per_s // 100
+            self.prefetch.answered(sent_at)
 
 
 @rule("C9")
@@ -43,41 +43,41 @@ def test_no_more_is_held_than_a_tenth_of_a_second_runs_however_slow_the_store_is
 ) -> None:
     measured = Measured()
     measured.run(jobs_per_s, 3, round_trip_s)
-    held = measured.ahead.wanted(pacing.PREFETCH_MOST)
+    held = measured.prefetch.wanted(pacing.PREFETCH_MOST)
     assert held <= jobs_per_s * pacing.PREFETCH_LONGEST_S
-    assert measured.ahead.too_many(held) == 0
+    assert measured.prefetch.too_many(held) == 0
 
 
 @rule("C9")
 def test_nothing_is_held_ahead_before_anything_has_ended() -> None:
     measured = Measured()
-    assert measured.ahead.wanted(pacing.PREFETCH_MOST) == 0
-    assert measured.ahead.too_many(3) == 3
+    assert measured.prefetch.wanted(pacing.PREFETCH_MOST) == 0
+    assert measured.prefetch.too_many(3) == 3
 
 
 @rule("C9")
 def test_handlers_that_become_slow_make_too_many_of_what_was_not() -> None:
     measured = Measured()
     measured.run(20_000, 3)
-    held = measured.ahead.wanted(pacing.PREFETCH_MOST)
+    held = measured.prefetch.wanted(pacing.PREFETCH_MOST)
     assert held > 100
     measured.pass_s(0.1)
-    assert measured.ahead.too_many(held) == 0  # no more than a hiccup
+    assert measured.prefetch.too_many(held) == 0  # no more than a hiccup
     measured.pass_s(0.8)
-    assert measured.ahead.too_many(held) > held / 2
+    assert measured.prefetch.too_many(held) > held / 2
     measured.pass_s(5)
-    assert measured.ahead.too_many(held) == held
+    assert measured.prefetch.too_many(held) == held
 
 
 @rule("C9")
 def test_handlers_that_become_quick_again_are_given_more() -> None:
     measured = Measured()
     measured.run(20_000, 1)
-    quick = measured.ahead.wanted(pacing.PREFETCH_MOST)
+    quick = measured.prefetch.wanted(pacing.PREFETCH_MOST)
     measured.run(100, 2)
-    assert measured.ahead.wanted(pacing.PREFETCH_MOST) < quick / 50
+    assert measured.prefetch.wanted(pacing.PREFETCH_MOST) < quick / 50
     measured.run(20_000, 1)
-    assert measured.ahead.wanted(pacing.PREFETCH_MOST) == pytest.approx(quick, rel=0.1)
+    assert measured.prefetch.wanted(pacing.PREFETCH_MOST) == pytest.approx(quick, rel=0.1)
 
 
 @rule("C9")

@@ -18,7 +18,7 @@ from leasemill.worker.shutdown import Shutdown
 log = logging.getLogger("leasemill.worker")
 
 
-class Orders:
+class WorkerCommands:
     """Of one worker."""
 
     def __init__(self, worker_id: str, shutdown: Shutdown, stop: Callable[[], None]) -> None:

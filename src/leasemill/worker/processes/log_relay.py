@@ -22,7 +22,7 @@ class RaisedInProcess(Exception):
     """Stands for what a handler raised in its process, in the log: its text is the traceback."""
 
 
-class SentLines(logging.Handler):
+class LogSender(logging.Handler):
     """In a handler's process: sends what is logged there."""
 
     def __init__(self, channel: MessageChannel) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from leasemill.worker import pacing
 
 
-class Ahead:
+class Prefetch:
     """Of one worker."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:

@@ -36,7 +36,7 @@ class _Process:
     queues_until: float = 0.0
 
 
-class Collected:
+class MetricsAggregator:
     """Changed in the supervisor's loop, read in the endpoint's threads."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:

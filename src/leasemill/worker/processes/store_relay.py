@@ -1,4 +1,6 @@
-"""Stores in a handler's process: one that asks the worker's, one that opens its own when it is first used.
+"""The store of a handler's process, and the worker's end of it.
+
+A handler's process has one of two stores: one that asks the worker's, or one that opens its own when it is first used.
 
 On `memory:` and `file:` the worker runs the commands: the first is nowhere else, of the second this process would need
 a copy of its own. On PostgreSQL a handler writes in the commit's transaction, so its process has a connection.
@@ -8,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import queue
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar, cast
 
-from leasemill.errors import Invalid, Unavailable
+from leasemill.errors import Invalid, LeasemillError, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.machine import check
 from leasemill.kernel.model import WorkerOrder
@@ -21,11 +24,14 @@ from leasemill.store.base import Block, Store, Watch
 from leasemill.store.notifications import Subscription
 from leasemill.store.presence import Presence, Present
 from leasemill.store.threads import Threads
+from leasemill.worker.processes import codec
 from leasemill.worker.processes.channel import MessageChannel
 from leasemill.worker.processes.codec import answer_of, pack, unpack_error
 from leasemill.worker.processes.messages import AskPresence, AskStore, StoreAnswered, StoreRaised
 
 AnswerT = TypeVar("AnswerT")
+
+log = logging.getLogger("leasemill.worker")
 
 LOOK_S: Final = 0.1
 """How long a wait for something in the worker's store takes: then the caller looks again."""
@@ -165,3 +171,34 @@ class OpenedAtUse(Store):
 
     def close(self) -> None:
         """The store is the app's."""
+
+
+# In the worker ---------------------------------------------------------------------------------------------------
+
+
+def answered(store: Store, question: AskStore | AskPresence) -> tuple[StoreAnswered | StoreRaised, object]:
+    """The reply, and the answer in it. Whatever is raised here is raised there: a handler that waits must not hang."""
+    try:
+        answer = _asked(store, question)
+        return codec.answered(question.request, answer), answer
+    except Exception as error:  # passed on to the handler's process, whatever it is
+        if not isinstance(error, LeasemillError):
+            log.exception("a command of a handler's process failed")
+        return StoreRaised(question.request, codec.pack_error(error)), None
+
+
+def _asked(store: Store, question: AskStore | AskPresence) -> object:
+    if isinstance(question, AskPresence):
+        return _asked_presence(store, question)
+    command: c.Command[object] = codec.unpack(question.command)
+    return store.run(command)
+
+
+def _asked_presence(store: Store, question: AskPresence) -> object:
+    match question.method:
+        case "publish":
+            return store.presence.publish(question.worker_id, question.record)
+        case "remove":
+            return store.presence.remove(question.worker_id, question.instance)
+        case _:
+            return [tuple(record) for record in store.presence.records()]

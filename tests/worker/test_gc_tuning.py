@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from leasemill import App
-from leasemill.worker.collecting import WORKERS
+from leasemill.worker.gc_tuning import WORKERS
 from tests.worker.support import drained
 
 

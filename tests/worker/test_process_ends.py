@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from leasemill.worker.supervisor.restarts import RestartPace, Restarts, described, exit_status
+from leasemill.worker.process_ends import RestartPace, Restarts, described, exit_status
 
 
 def test_after_a_healthy_run_the_next_process_starts_at_once() -> None:

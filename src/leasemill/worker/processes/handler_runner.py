@@ -33,7 +33,7 @@ class Receives(Protocol):
     def ended(self) -> None: ...
 
 
-class Running:
+class HandlerRunner:
     """The app's handlers, called here; the event loop is made for the first that needs it, and kept."""
 
     def __init__(

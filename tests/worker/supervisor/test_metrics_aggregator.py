@@ -11,7 +11,7 @@ from leasemill.worker.exporting.catalogue import JOBS, QUEUE_JOBS, SLOTS, WORKER
 from leasemill.worker.exporting.samples import Samples, encoded
 from leasemill.worker.supervisor.channel import Message
 from leasemill.worker.supervisor.child import Child
-from leasemill.worker.supervisor.collecting import ASK_S, SILENT_S, Collected
+from leasemill.worker.supervisor.metrics_aggregator import ASK_S, SILENT_S, MetricsAggregator
 
 
 class Clock:
@@ -37,8 +37,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def collected(clock: Clock) -> Collected:
-    return Collected(clock)
+def aggregator(clock: Clock) -> MetricsAggregator:
+    return MetricsAggregator(clock)
 
 
 def answer(jobs: int, slots: int, ready: int | None = None, queues_for_s: float = 0.0) -> Message:
@@ -56,9 +56,9 @@ def answer(jobs: int, slots: int, ready: int | None = None, queues_for_s: float 
     }
 
 
-def counted(collected: Collected) -> tuple[float, float | None, float | None]:
+def counted(aggregator: MetricsAggregator) -> tuple[float, float | None, float | None]:
     """Jobs, slots, ready jobs."""
-    values = collected.all().values
+    values = aggregator.all().values
     return (
         values[JOBS.name]["k", "q", "succeeded"],
         values.get(SLOTS.name, {}).get(("free",)),
@@ -66,42 +66,44 @@ def counted(collected: Collected) -> tuple[float, float | None, float | None]:
     )
 
 
-def test_what_all_processes_counted_is_added_up_and_outlives_them(collected: Collected) -> None:
+def test_what_all_processes_counted_is_added_up_and_outlives_them(aggregator: MetricsAggregator) -> None:
     one, other = Played(), Played()
-    collected.received(one, answer(3, 10, ready=7, queues_for_s=5.0))
-    collected.received(other, answer(4, 10))
-    assert counted(collected) == (7, 20, 7)
-    collected.ended(one, is_death=True)
-    assert counted(collected) == (7, 10, None)
-    collected.received(other, answer(1, 10))
-    assert counted(collected) == (8, 10, None)
-    values = collected.all().values
+    aggregator.received(one, answer(3, 10, ready=7, queues_for_s=5.0))
+    aggregator.received(other, answer(4, 10))
+    assert counted(aggregator) == (7, 20, 7)
+    aggregator.ended(one, is_death=True)
+    assert counted(aggregator) == (7, 10, None)
+    aggregator.received(other, answer(1, 10))
+    assert counted(aggregator) == (8, 10, None)
+    values = aggregator.all().values
     assert values["leasemill_process_deaths_total"] == {(): 1}
     assert values["leasemill_processes"] == {(): 1}
 
 
-def test_a_process_that_stands_still_is_asked_once_and_its_gauges_go(collected: Collected, clock: Clock) -> None:
+def test_a_process_that_stands_still_is_asked_once_and_its_gauges_go(
+    aggregator: MetricsAggregator, clock: Clock
+) -> None:
     child = Played()
-    collected.ask(child)
-    collected.received(child, answer(3, 10, ready=7, queues_for_s=4.0))
-    collected.ask(child)
+    aggregator.ask(child)
+    aggregator.received(child, answer(3, 10, ready=7, queues_for_s=4.0))
+    aggregator.ask(child)
     assert child.asked == ["samples"], "not twice in a second"
     clock.now += ASK_S
-    collected.ask(child)
+    aggregator.ask(child)
     clock.now += ASK_S
-    collected.ask(child)
+    aggregator.ask(child)
     assert child.asked == ["samples"] * 2, "not again before it has answered"
-    assert counted(collected) == (3, 10, 7)
+    assert counted(aggregator) == (3, 10, 7)
     clock.now = 104.0
-    assert counted(collected) == (3, 10, None), "another worker may count the queues by now"
+    assert counted(aggregator) == (3, 10, None), "another worker may count the queues by now"
     clock.now = 100.0 + SILENT_S
-    assert counted(collected) == (3, None, None)
+    assert counted(aggregator) == (3, None, None)
 
 
-def test_every_process_has_its_own_sample_with_its_id(collected: Collected) -> None:
+def test_every_process_has_its_own_sample_with_its_id(aggregator: MetricsAggregator) -> None:
     for number in (1, 2):
         gauges = Samples()
         gauges.add(WORKER_INFO, (f"orders.{number}",))
         message = answer(0, 10)
-        collected.received(Played(), {**message, "gauges": encoded(gauges)})
-    assert collected.all().values["leasemill_worker_info"] == {("orders.1",): 1, ("orders.2",): 1}
+        aggregator.received(Played(), {**message, "gauges": encoded(gauges)})
+    assert aggregator.all().values["leasemill_worker_info"] == {("orders.1",): 1, ("orders.2",): 1}
