@@ -32,7 +32,7 @@ from leasemill.contrib.otel import instrument
 from leasemill.kernel.commands import Lease
 from leasemill.worker.exporting.endpoint import Endpoint, parsed_address
 from leasemill.worker.exporting.measures import Measures
-from leasemill.worker.exporting.text import exposition
+from leasemill.worker.exporting.samples import exposition
 
 ROUNDS: Final = 7
 JOBS: Final = {"file": 20_000, "postgres": 40_000}

@@ -13,8 +13,7 @@ from leasemill.contrib.prometheus import export, families
 from leasemill.store.memory import MemoryStore
 from leasemill.worker.exporting.catalogue import METRICS, RUN
 from leasemill.worker.exporting.measures import Measures
-from leasemill.worker.exporting.samples import Samples
-from leasemill.worker.exporting.text import exposition
+from leasemill.worker.exporting.samples import Samples, exposition
 from tests.worker.exporting.scraping import Scraped
 from tests.worker.support import drained
 
@@ -74,7 +73,7 @@ def test_the_command_line_needs_no_package_for_it() -> None:
     program = (
         "import sys\n"
         "sys.modules['prometheus_client'] = None\n"
-        "import leasemill.cli.worker, leasemill.cli.run_worker\n"
+        "import leasemill.cli.worker, leasemill.cli.run_worker, leasemill.server.pages\n"
         "try:\n"
         "    import leasemill.contrib.prometheus\n"
         "except ImportError as error:\n"

@@ -15,6 +15,7 @@ from leasemill.store.base import Store
 from leasemill.store.memory import MemoryStore
 from leasemill.wire.routes import ROUTES
 from tests.lab.http_server import ServerThread
+from tests.worker.exporting.scraping import Scraped
 
 JOB = {"queue": "mail", "kind": "send", "payload": {"to": ["ann", "bob"], "at": 1.5}}
 
@@ -232,12 +233,13 @@ def test_the_records_of_workers_elsewhere_are_kept_with_the_others(http: httpx.C
 def test_the_figures_count_requests_and_jobs(http: httpx.Client) -> None:
     enqueue(http, JOB)
     http.post("/v1/claim", json={})
-    text = http.get("/metrics").text
-    assert 'leasemill_server_requests_total{status="200",verb="enqueue"} 1.0' in text
-    assert 'leasemill_server_requests_total{status="422",verb="claim"} 1.0' in text
-    assert 'leasemill_server_request_seconds_bucket{le="+Inf",verb="enqueue"} 1.0' in text
-    assert 'leasemill_server_request_seconds_count{verb="enqueue"} 1.0' in text
-    assert 'leasemill_server_jobs{queue="mail",state="ready"} 1.0' in text
+    found = Scraped(http.get("/metrics").text)
+    assert found("leasemill_server_requests_total", status="200", verb="enqueue") == 1
+    assert found("leasemill_server_requests_total", status="422", verb="claim") == 1
+    assert found("leasemill_server_request_seconds_bucket", le="+Inf", verb="enqueue") == 1
+    assert found("leasemill_server_request_seconds_count", verb="enqueue") == 1
+    assert found("leasemill_server_jobs", queue="mail", state="ready") == 1
+    assert found.has("leasemill_server_open_polls")
 
 
 def test_the_reference_names_every_command_and_the_bounds_of_its_fields(http: httpx.Client) -> None:

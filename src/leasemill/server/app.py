@@ -27,7 +27,7 @@ from leasemill.server.drawing import KEY_HEADER, drawn
 from leasemill.server.exchange import Exchange, exchange_of
 from leasemill.server.expired import ExpiredLeases
 from leasemill.server.gate import Admission, RequestHead, ServerGate
-from leasemill.server.metrics import NoMetrics, ServerMetrics
+from leasemill.server.metrics import ServerMetrics
 from leasemill.server.polls import Polls
 from leasemill.server.presence import ServedPresence
 from leasemill.server.reaping import ServerReaper
@@ -69,7 +69,6 @@ class ServerApp:
         pages: Asgi,
         *,
         gate: ServerGate | None = None,
-        metrics: ServerMetrics | None = None,
         longest_wait_s: float = r.LONGEST_WAIT_S,
         on_stop: Callable[[], None] = lambda: None,
     ) -> None:
@@ -81,9 +80,8 @@ class ServerApp:
         self._presence = ServedPresence(store, self._threads)
         self._expired = ExpiredLeases(store)
         self.reaper = ServerReaper(store, self._expired)
-        self._metrics: ServerMetrics = metrics or NoMetrics()
         self.polls = Polls(store, self._threads, longest_wait_s)
-        self._metrics.watch_polls(lambda: self.polls.open)
+        self._metrics = ServerMetrics(lambda: self.polls.open)
 
     def stop(self) -> None:
         """Answer who waits, and keep nobody waiting from now on."""
@@ -95,6 +93,10 @@ class ServerApp:
         self._expired.close()
         self.reaper.close()
         self._threads.close()
+
+    async def exposition(self) -> str:
+        """Return the metrics of the server and of its reaper, in Prometheus's format."""
+        return await self._metrics.exposition(self.store) + self.reaper.exposition()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Any, Final
@@ -21,11 +21,11 @@ from leasemill.server.app import ServerApp
 from leasemill.server.exchange import FAILED
 from leasemill.server.gate import ServerGate
 from leasemill.server.key_gate import REFERENCE
-from leasemill.server.metrics import PrometheusMetrics
 from leasemill.server.openapi import written
 from leasemill.store.base import Store
 from leasemill.wire.problems import PROBLEM_TYPE, Problem, problem
 from leasemill.wire.requests import LONGEST_WAIT_S
+from leasemill.worker.exporting.samples import CONTENT_TYPE
 
 READY_S: Final = 2.0
 
@@ -41,8 +41,7 @@ def server_app(
     """The whole server over a store. `mounts`: ASGI applications by path, such as a dashboard; `on_stop`: called when
     the server begins to stop, to end what they have open. The store stays the caller's."""
     written()  # made before anybody waits for it
-    metrics = _metrics()
-    pages = Pages(store, metrics)
+    pages = Pages(store)
     routes: list[BaseRoute] = [
         Route("/healthz", pages.health),
         Route("/readyz", pages.readiness),
@@ -55,18 +54,17 @@ def server_app(
         exception_handlers={HTTPException: _shown, Exception: _failed},
         lifespan=_lifespan(lambda: app.close()),  # noqa: PLW0108  (it is made below)
     )
-    app = ServerApp(store, starlette, gate=gate, metrics=metrics, longest_wait_s=longest_wait_s, on_stop=on_stop)
+    app = ServerApp(store, starlette, gate=gate, longest_wait_s=longest_wait_s, on_stop=on_stop)
     pages.is_stopping = lambda: app.polls.is_stopping
-    pages.reaper_metrics = app.reaper.exposition
+    pages.exposition = app.exposition
     return app
 
 
 class Pages:
-    def __init__(self, store: Store, metrics: PrometheusMetrics | None) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._metrics = metrics
         self.is_stopping: Callable[[], bool] = lambda: False
-        self.reaper_metrics: Callable[[], str] = lambda: ""
+        self.exposition: Callable[[], Awaitable[str]]
 
     async def health(self, _request: Request) -> Response:
         """The process answers."""
@@ -87,25 +85,14 @@ class Pages:
         return _json({"status": "ok"})
 
     async def metrics(self, _request: Request) -> Response:
-        if self._metrics is None:
-            missing = "install leasemill[prometheus] beside the server to have metrics"
-            return _problem(problem(HTTPStatus.NOT_FOUND, "not_installed", missing))
         try:
-            page = await self._metrics.page(self._store)
+            page = await self.exposition()
         except LeasemillError as error:
             return _problem(problem(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", str(error)))
-        page += self.reaper_metrics().encode()
-        return Response(page, headers={"content-type": self._metrics.content_type})
+        return Response(page, headers={"content-type": CONTENT_TYPE})
 
     async def reference(self, _request: Request) -> Response:
         return Response(written(), media_type="application/json")
-
-
-def _metrics() -> PrometheusMetrics | None:
-    try:
-        return PrometheusMetrics()
-    except ImportError:
-        return None
 
 
 def _lifespan(close: Callable[[], None]) -> Callable[[Starlette], Any]:

@@ -27,8 +27,7 @@ from leasemill.worker.exporting.catalogue import (
     Metric,
 )
 from leasemill.worker.exporting.measures import EXPIRED_STATES
-from leasemill.worker.exporting.samples import Samples
-from leasemill.worker.exporting.text import exposition
+from leasemill.worker.exporting.samples import Samples, exposition
 from leasemill.worker.housekeeping import Chore, Housekeeping
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.observers import Observers

@@ -17,8 +17,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any, Final, NamedTuple
 
 from leasemill.errors import Invalid
-from leasemill.worker.exporting.samples import Samples
-from leasemill.worker.exporting.text import CONTENT_TYPE, exposition
+from leasemill.worker.exporting.samples import CONTENT_TYPE, Samples, exposition
 
 log = logging.getLogger("leasemill.worker")
 

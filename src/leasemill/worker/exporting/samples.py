@@ -1,4 +1,6 @@
-"""Numbers by metric and labels. Pure; whoever shares them between threads has a lock.
+"""Numbers by metric and labels, and how Prometheus's text format (version 0.0.4) writes them. Pure.
+
+Code that shares them between threads holds a lock.
 
 Kinds and queues are named by users, so their number is bounded here: what comes after the first `MOST_VALUES` of a
 label is counted as `other`.
@@ -7,8 +9,9 @@ label is counted as `other`.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, Final, TypeAlias
 
 from leasemill.worker.exporting.catalogue import METRICS, Metric
@@ -21,6 +24,9 @@ Histograms: TypeAlias = dict[str, dict[Labels, list[float]]]
 MOST_VALUES: Final = 200
 BOUNDED: Final = frozenset({"kind", "queue"})
 OTHER: Final = "other"
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 @dataclass(slots=True)
@@ -139,3 +145,34 @@ def _is_known(name: str, labels: list[str]) -> bool:
 
 def _listed(rows_by_name: Mapping[str, Mapping[Labels, object]]) -> list[list[object]]:
     return [[name, list(labels), value] for name, rows in rows_by_name.items() for labels, value in rows.items()]
+
+
+def exposition(samples: Samples, metrics: Iterable[Metric] = METRICS.values()) -> str:
+    """The text of an endpoint. Metrics without a sample are in it too, so that a reader finds what a name means."""
+    return "".join(f"{line}\n" for metric in metrics for line in _lines(metric, samples))
+
+
+def _lines(metric: Metric, samples: Samples) -> Iterator[str]:
+    yield f"# HELP {metric.name} {metric.help}"
+    yield f"# TYPE {metric.name} {metric.type}"
+    for labels, value in sorted(samples.values.get(metric.name, {}).items()):
+        yield f"{metric.name}{_labelled(metric, labels)} {_number(value)}"
+    for labels, row in sorted(samples.histograms.get(metric.name, {}).items()):
+        *counts, total = row
+        bounds = [*map(repr, metric.buckets), "+Inf"]
+        cumulated = list(accumulate(counts))
+        for bound, count in zip(bounds, cumulated, strict=True):
+            yield f"{metric.name}_bucket{_labelled(metric, labels, bound)} {_number(count)}"
+        yield f"{metric.name}_sum{_labelled(metric, labels)} {_number(total)}"
+        yield f"{metric.name}_count{_labelled(metric, labels)} {_number(cumulated[-1])}"
+
+
+def _labelled(metric: Metric, values: Labels, bound: str | None = None) -> str:
+    pairs = [f'{name}="{value.translate(_ESCAPED)}"' for name, value in zip(metric.labels, values, strict=True)]
+    if bound is not None:
+        pairs.append(f'le="{bound}"')
+    return f"{{{','.join(pairs)}}}" if pairs else ""
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(value)
