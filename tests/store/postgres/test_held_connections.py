@@ -20,7 +20,7 @@ from leasemill.kernel.model import JobSpec
 from leasemill.store.postgres.driver.connections import ConnectionLost
 from leasemill.store.postgres.driver.loop import KEPT_TURNS, Answer, FailedMessage, LoopDriver
 from leasemill.store.postgres.statements import Execute, Statement
-from leasemill.store.postgres.steps import BEGIN
+from leasemill.store.postgres.steps import BEGIN, Message
 from leasemill.store.postgres.store import PostgresStore
 from tests.lab.processes import wait_until
 
@@ -49,14 +49,24 @@ def driver(store: PostgresStore) -> LoopDriver:
 
 async def answer_to(driver: LoopDriver, *message: Execute) -> Answer | None:
     """None: no connection is idle."""
-    answered = driver.send(message)
+    answered = send_if_idle(driver, message)
     return None if answered is None else await answered
 
 
 def send(driver: LoopDriver, *message: Execute) -> asyncio.Future[Answer]:
-    answered = driver.send(message)
+    answered = send_if_idle(driver, message)
     assert answered is not None
     return answered
+
+
+def send_if_idle(driver: LoopDriver, message: Message) -> asyncio.Future[Answer] | None:
+    answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+    def answer(given: Answer) -> None:
+        if not answered.cancelled():
+            answered.set_result(given)
+
+    return answered if driver.send(message, answer) else None
 
 
 @pytest.fixture

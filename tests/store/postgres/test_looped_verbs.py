@@ -208,8 +208,9 @@ def test_a_message_that_cannot_be_written_costs_no_connection(postgres_url: str)
         enqueue(store, "job")
 
         async def malformed() -> None:
+            message = (Execute(Statement(b"select $1", ("value",), ("text",)), {"value": 1.5}),)
             with pytest.raises(AttributeError):
-                store._loop_driver.send((Execute(Statement(b"select $1", ("value",), ("text",)), {"value": 1.5}),))
+                store._loop_driver.send(message, lambda _: None)
 
         asyncio.run(malformed())
         assert [lease.job.id for lease in store.claim("w", ["q"], 1)] == ["job"]

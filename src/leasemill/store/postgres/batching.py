@@ -1,14 +1,15 @@
 """Callers that enqueue at the same time share a statement: threads with threads, and those of one event loop.
 
-In threads one of the callers leads and sends for all that wait (`store/pipeline.py`). On an event loop a task sends for
-them, so that a caller that is cancelled leaves its batch alone. A forked child has none of its parent's callers, and
-does not touch the connections they use.
+In threads one of the callers leads and sends for all that wait (`store/pipeline.py`). On an event loop the answer to
+one batch sends the next, so that a caller that is cancelled leaves its batch alone. A forked child has none of its
+parent's callers, and does not touch the connections they use.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 from typing import Final
 
 from leasemill.kernel import commands as c
@@ -66,44 +67,41 @@ class EnqueueBatches:
         if batcher is None:
             with self._lock:
                 self._batchers = {key: known for key, known in self._batchers.items() if not key[0].is_closed()}
-                batcher = self._batchers[loop, are_new] = LoopBatcher(self._context, self._loops, loop)
+                batcher = self._batchers[loop, are_new] = LoopBatcher(self._context, self._loops)
         return batcher
 
 
 class LoopBatcher:
     """Sends the enqueues of one event loop, one batch at a time. All of it happens on the loop's thread."""
 
-    def __init__(self, context: VerbContext, loops: LoopDriver, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, context: VerbContext, loops: LoopDriver) -> None:
         self._context = context
         self._loops = loops
-        self._loop = loop
         self._waiting: list[EnqueueTicket] = []
-        self._sending: asyncio.Task[None] | None = None
+        self._is_sending = False
 
     async def run(self, ticket: EnqueueTicket) -> None:
         """Until it has its answer or its error, or is left to its caller."""
         future = ticket.for_loop()
         self._waiting.append(ticket)
-        if self._sending is None:
-            self._sending = self._loop.create_task(self._send_all())
+        if not self._is_sending:
+            self._send_next()
         await future
 
-    async def _send_all(self) -> None:
+    def _send_next(self) -> None:
         """Whatever came while a batch was under way makes the next."""
-        try:
-            while tickets := self._take():
-                try:
-                    await self._loops.run(enqueue_shared(self._context, tickets))
-                except BaseException:
-                    for one in tickets:
-                        one.error = one.error or store_closed()
-                    raise
-                finally:
-                    for one in tickets:
-                        if one.future is not None and not one.future.done():
-                            one.future.set_result(None)
-        finally:
-            self._sending = None
+        tickets = self._take()
+        self._is_sending = bool(tickets)
+        if tickets:
+            self._loops.start(enqueue_shared(self._context, tickets), partial(self._ended, tickets))
+
+    def _ended(self, tickets: list[EnqueueTicket], _: None, error: BaseException | None) -> None:
+        for one in tickets:
+            if error is not None:
+                one.error = one.error or store_closed()
+            if one.future is not None and not one.future.done():
+                one.future.set_result(None)
+        self._send_next()
 
     def _take(self) -> list[EnqueueTicket]:
         """What waits, as much as makes a sensible batch; a caller that was cancelled waits no more."""

@@ -13,8 +13,9 @@ The loop keeps its connection for some turns: if whoever got the answer, or what
 as a worker does, the connection and its place in the selector are still there. It keeps none that others wait for, nor
 the last one: what runs meanwhile may block the loop, and the worker's threads must not wait for that.
 
-All that concerns a message happens on its loop's thread, but for what is given up with a loop that was closed. A caller
-that is cancelled leaves its message under way.
+A verb is resumed by the callback that reads its answer, not by a task: each turn of the loop costs as much as what a
+small message does here. All that concerns a message happens on its loop's thread, but for what is given up with a loop
+that was closed: nothing is resumed there. A caller that is cancelled leaves its message under way.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import math
 import os
 import select
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -34,10 +35,9 @@ from leasemill.store.postgres.driver.connections import SILENT, Connections
 from leasemill.store.postgres.driver.exchange import MessageExchange, Sent, StoreConnection
 from leasemill.store.postgres.driver.thread import DISTURBED, Begun, Retries, ThreadDriver
 from leasemill.store.postgres.steps import BEGIN, COMMIT, Message, Row, Steps, Transact, Verb
-from leasemill.store.steps import adrive
 
 ResultT = TypeVar("ResultT")
-OffLoop: TypeAlias = Callable[..., Awaitable[Any]]
+OffLoop: TypeAlias = Callable[..., Coroutine[Any, Any, Any]]
 
 KEPT_TURNS: Final = 4
 """Of the loop: a worker that got jobs accepts them, calls their handlers, and then reports."""
@@ -51,6 +51,8 @@ class FailedMessage(NamedTuple):
 
 
 Answer: TypeAlias = list[list[Row]] | FailedMessage
+OnAnswer: TypeAlias = Callable[[Answer], None]
+OnEnd: TypeAlias = Callable[[Any, BaseException | None], None]
 
 
 class LoopDriver:
@@ -70,47 +72,47 @@ class LoopDriver:
         self._held = set()
 
     async def run(self, verb: Verb[ResultT]) -> ResultT:
-        return await adrive(verb, self.transact)
+        ended: asyncio.Future[ResultT] = asyncio.get_running_loop().create_future()
 
-    async def transact(self, unit: Transact) -> Any:
-        retries = Retries(self._connections, is_repeatable=unit.is_repeatable)
+        def end(result: Any, error: BaseException | None) -> None:
+            if ended.done():
+                return  # the caller was cancelled
+            if error is None:
+                ended.set_result(result)
+            else:
+                ended.set_exception(error)
+
+        under_way = self.start(verb, end)
         try:
-            result = await self._send_all(unit.work(retries))
-        except DISTURBED as error:
-            pause_s = retries.next_in_s(error)
-            return await self._off_loop(self._threads.transact, unit, retries, None, pause_s)
-        if isinstance(result, Begun):
-            return await self._off_loop(self._threads.transact, unit, retries, result)
-        return result
+            return await ended
+        except asyncio.CancelledError:
+            under_way.abandon()
+            raise
 
-    async def _send_all(self, steps: Steps[Any]) -> Any:
-        """The result of the steps, or how far they have come."""
-        try:
-            message = next(steps)
-            while True:
-                answered = self.send(message) if is_whole(message) else None
-                if answered is None:
-                    return Begun(steps, message)
-                answer = await answered
-                if isinstance(answer, FailedMessage):
-                    try:
-                        message = steps.throw(answer.error)
-                    except psycopg.Error as error:
-                        raise (answer.meaning if error is answer.error else error) from error
-                else:
-                    message = steps.send(answer)
-        except StopIteration as end:
-            return end.value
+    def start(self, verb: Verb[Any], on_end: OnEnd) -> VerbUnderWay:
+        """Run a verb on the running loop, and call `on_end` with its result or its error: at once, if it sends
+        nothing."""
+        under_way = VerbUnderWay(self, verb, on_end)
+        under_way.begin()
+        return under_way
 
-    def send(self, message: Message) -> asyncio.Future[Answer] | None:
-        """Send a message on the running loop, to be awaited there; None: no connection is idle."""
-        loop = asyncio.get_running_loop()
-        held = self._idle(loop)
+    def send(self, message: Message, on_answer: OnAnswer) -> bool:
+        """Send a message on the running loop, which calls `on_answer` with the rows or the error. False if no
+        connection is idle."""
+        held = self._idle(asyncio.get_running_loop())
         if held is None:
-            return None
-        answered: asyncio.Future[Answer] = loop.create_future()
-        held.begin([self._statements.sent(call) for call in message], answered)
-        return answered
+            return False
+        held.begin([self._statements.sent(call) for call in message], on_answer)
+        return True
+
+    def retries(self, unit: Transact) -> Retries:
+        return Retries(self._connections, is_repeatable=unit.is_repeatable)
+
+    async def in_thread(
+        self, unit: Transact, retries: Retries, begun: Begun | None = None, pause_s: float = 0.0
+    ) -> Any:
+        """Run a transaction to its end in one of the store's threads."""
+        return await self._off_loop(self._threads.transact, unit, retries, begun, pause_s)
 
     def _idle(self, loop: asyncio.AbstractEventLoop) -> HeldConnection | None:
         idle = None
@@ -160,6 +162,87 @@ class LoopDriver:
                 held.loop.call_soon_threadsafe(held.give_up)
 
 
+class VerbUnderWay:
+    """A verb, and the transaction of it that is at work: two generators, resumed one inside the other.
+
+    `begin` runs them as far as the first message; each answer runs them to the next. What a thread has to do is a task,
+    and the verb is resumed when that ends.
+    """
+
+    def __init__(self, driver: LoopDriver, verb: Verb[Any], on_end: OnEnd) -> None:
+        self._driver = driver
+        self._verb = verb
+        self._on_end = on_end
+        self._unit: Transact
+        self._retries: Retries
+        self._steps: Steps[Any]
+        self._in_thread: asyncio.Task[Any] | None = None
+        self._is_abandoned = False
+
+    def begin(self) -> None:
+        self._resume_verb(None, None)
+
+    def abandon(self) -> None:
+        """Nobody waits for it any more: what was sent is carried out, and nothing follows."""
+        self._is_abandoned = True
+        if self._in_thread is not None:
+            self._in_thread.cancel()
+        self._verb.close()
+
+    def _resume_verb(self, result: Any, error: BaseException | None) -> None:
+        """Run the verb to its next transaction, or to its end."""
+        if self._is_abandoned:
+            return
+        try:
+            unit = self._verb.send(result) if error is None else self._verb.throw(error)
+        except StopIteration as end:
+            self._on_end(end.value, None)
+        except BaseException as failed:  # noqa: BLE001  (it is for the caller to handle)
+            self._on_end(None, failed)
+        else:
+            self._unit, self._retries = unit, self._driver.retries(unit)
+            self._steps = unit.work(self._retries)
+            self._resume_steps(None)
+
+    def _resume_steps(self, answer: Answer | None) -> None:
+        """Run the transaction to its next message, or to its end. None: it has not begun."""
+        try:
+            if isinstance(answer, FailedMessage):
+                message = self._throw(answer)
+            else:
+                message = next(self._steps) if answer is None else self._steps.send(answer)
+            if not is_whole(message) or not self._driver.send(message, self._resume_steps):
+                self._leave_to_thread(Begun(self._steps, message), 0.0)
+        except StopIteration as end:
+            self._resume_verb(end.value, None)
+        except DISTURBED as error:
+            try:
+                pause_s = self._retries.next_in_s(error)
+            except BaseException as failed:  # noqa: BLE001  (it is for the verb to handle)
+                self._resume_verb(None, failed)
+            else:
+                self._leave_to_thread(None, pause_s)
+        except BaseException as error:  # noqa: BLE001  (it is for the verb to handle)
+            self._resume_verb(None, error)
+
+    def _throw(self, failed: FailedMessage) -> Message:
+        """Steps that do not handle an error end with what it means to a caller."""
+        try:
+            return self._steps.throw(failed.error)
+        except psycopg.Error as error:
+            raise (failed.meaning if error is failed.error else error) from error
+
+    def _leave_to_thread(self, begun: Begun | None, pause_s: float) -> None:
+        work = self._driver.in_thread(self._unit, self._retries, begun, pause_s)
+        self._in_thread = asyncio.get_running_loop().create_task(work)
+        self._in_thread.add_done_callback(self._thread_ended)
+
+    def _thread_ended(self, task: asyncio.Task[Any]) -> None:
+        self._in_thread = None
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        self._resume_verb(None if error is not None else task.result(), error)
+
+
 def is_whole(message: Message) -> bool:
     """Whether nothing is open when the message has its answer."""
     return message[0] is not BEGIN or message[-1] is COMMIT
@@ -183,7 +266,7 @@ class HeldConnection:
         """Our own: libpq closes its descriptor without notice, and if a forked child has that too, the selector would
         report it for ever."""
         self._exchange: MessageExchange | None = None
-        self._answered: asyncio.Future[Answer] | None = None
+        self._on_answer: OnAnswer | None = None
         self._answer_due_s = math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._turns_left = 0
@@ -206,17 +289,17 @@ class HeldConnection:
         """Its loop was stopped, and has not looked when the answer was due."""
         return self.is_busy and not self.loop.is_running() and self.loop.time() > self._answer_due_s
 
-    def begin(self, statements: Sequence[Sent], answered: asyncio.Future[Answer]) -> None:
+    def begin(self, statements: Sequence[Sent], on_answer: OnAnswer) -> None:
         try:
             self._exchange = MessageExchange(self.connection, statements)
         except psycopg.Error as error:
-            self._answered = answered
+            self._on_answer = on_answer
             self._fail(error)
             return
         except BaseException:
             self.let_go()  # the connection is closed, and no place in the pool is lost
             raise
-        self._answered = answered
+        self._on_answer = on_answer
         self._answer_due_s = self.loop.time() + self.connection.silent_for_s
         if self._timer is None and math.isfinite(self._answer_due_s):
             self._timer = self.loop.call_at(self._answer_due_s, self._look_at_time)
@@ -300,13 +383,12 @@ class HeldConnection:
 
     def _report(self, answer: Answer, *, keeps: bool) -> None:
         """`keeps`: for the loop's next turns."""
-        answered, self._exchange, self._answered = self._answered, None, None
+        on_answer, self._exchange, self._on_answer = self._on_answer, None, None
         if not keeps or self.loop.is_closed():
             self.let_go()
-        if answered is not None and not answered.done():
-            with suppress(RuntimeError):  # its loop was closed: nobody waits there
-                answered.set_result(answer)
         self._turns_left = KEPT_TURNS
+        if on_answer is not None and not self.loop.is_closed():  # nobody waits on a loop that was closed
+            on_answer(answer)
         if not self._is_counting and self in self._all_held:
             self._is_counting = True
             self.loop.call_soon(self._count_turn)
