@@ -150,9 +150,13 @@ class Spawned:
 
 
 def _flags() -> list[str]:
-    """Of the interpreter, such as -X dev or -W error."""
-    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    return flags if "-P" in flags else [*flags, "-P"]
+    """The options of this interpreter that a handler may notice: -X dev, -W error, -O, and where modules come from."""
+    own = sys.flags
+    given = {"-E": own.ignore_environment, "-I": own.isolated, "-s": own.no_user_site, "-S": own.no_site}
+    given |= {"-B": own.dont_write_bytecode, "-b": own.bytes_warning, "-O": own.optimize}
+    flags = [flag for flag, times in given.items() for _ in range(times)]
+    extended = [name if value is True else f"{name}={value}" for name, value in sys._xoptions.items()]
+    return ["-P", *flags, *(f"-X{one}" for one in extended), *(f"-W{one}" for one in sys.warnoptions)]
 
 
 # How it ended, or why it did not start, in words: for the job's record, and for people ----------------------------
