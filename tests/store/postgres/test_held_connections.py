@@ -18,7 +18,8 @@ import pytest
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec
 from leasemill.store.postgres.driver.connections import ConnectionLost
-from leasemill.store.postgres.driver.loop import KEPT_TURNS, Answer, FailedMessage, LoopDriver
+from leasemill.store.postgres.driver.held_connection import KEPT_TURNS, Answer, FailedMessage
+from leasemill.store.postgres.driver.loop import LoopDriver
 from leasemill.store.postgres.statements import Execute, Statement
 from leasemill.store.postgres.steps import BEGIN, Message
 from leasemill.store.postgres.store import PostgresStore
