@@ -661,10 +661,16 @@ MUTATIONS: Final = (
         "the order that was changed last is forgotten first",
         "O12",
         "verbs/worker_commands.py",
-        "    state.orders.pop(event.instance, None)  # the latest comes last\n",
+        "    state.worker_commands.pop(event.instance, None)  # the latest comes last\n",
         "",
     ),
-    Mutation("orders are kept for ever", "O12", "verbs/worker_commands.py", "> ORDERS_KEPT:", "> 10 * ORDERS_KEPT:"),
+    Mutation(
+        "orders are kept for ever",
+        "O12",
+        "verbs/worker_commands.py",
+        "> WORKER_COMMANDS_KEPT:",
+        "> 10 * WORKER_COMMANDS_KEPT:",
+    ),
     Mutation(
         "an order is not an action",
         "O8",

@@ -90,18 +90,18 @@ class Image(Struct, frozen=True, array_like=True):
     schedules: tuple[Schedule, ...] = ()
 
 
-class ImageWithOrders(Image, frozen=True, array_like=True):
-    """Of a state in which workers were ordered to do something; one without is written as it always was."""
+class ImageWithWorkerCommands(Image, frozen=True, array_like=True):
+    """The image of a state in which operators sent commands to workers; a state without them has a plain `Image`."""
 
-    orders: tuple[WorkerOrder, ...] = ()
+    worker_commands: tuple[WorkerOrder, ...] = ()
 
 
 def image(state: State) -> Image:
     """What `restore` needs beside `jobs_in_order`; the same for the same events, whatever the hash seed."""
     plain = _plain_image(state)
-    if not state.orders:
+    if not state.worker_commands:
         return plain
-    return ImageWithOrders(**asdict(plain), orders=tuple(state.orders.values()))
+    return ImageWithWorkerCommands(**asdict(plain), worker_commands=tuple(state.worker_commands.values()))
 
 
 def _plain_image(state: State) -> Image:
@@ -162,8 +162,8 @@ def restore(image: Image, jobs: Iterable[Job], state: State | None = None) -> St
     state = state or State()
     state.seq, state.fence, state.format = image.seq, image.fence, image.format
     state.actions.extend(_read(one) for one in image.actions)
-    if isinstance(image, ImageWithOrders):
-        state.orders.update((order.instance, order) for order in image.orders)
+    if isinstance(image, ImageWithWorkerCommands):
+        state.worker_commands.update((one.instance, one) for one in image.worker_commands)
     for record in image.limits:
         restore_record(state, state.limit(record.name), record)
     for rate in image.rates:

@@ -111,7 +111,6 @@ class State:
         "leases",
         "limits",
         "listing",
-        "orders",
         "over",
         "queues",
         "rates",
@@ -119,6 +118,7 @@ class State:
         "schedules",
         "seq",
         "unsuccessful",
+        "worker_commands",
     )
 
     def __init__(self) -> None:
@@ -139,7 +139,7 @@ class State:
         self.rates: list[tuple[int, str, bool, str]] = []
         self.actions: deque[Action] = deque(maxlen=ACTIONS_KEPT)
         self.schedules: dict[str, Schedule] = {}
-        self.orders: dict[str, WorkerOrder] = {}
+        self.worker_commands: dict[str, WorkerOrder] = {}
         """By the instance of a worker, the latest last."""
         self.seq = 0
         self.fence = 0

@@ -71,7 +71,7 @@ def test_a_snapshot_has_the_orders_to_workers_and_one_without_any_is_as_before(t
         assert snapshot(machine, tmp_path, segment_bytes=2048) is not None
         with open_simulated(machine, tmp_path, clock, segment_bytes=2048) as reopened:
             assert digest_of(reopened) == digest_of(store)
-            orders = state_of(reopened).orders
+            orders = state_of(reopened).worker_commands
             assert [(one.instance, one.order) for one in orders.values()] == [
                 ("second", Order.QUIET),
                 ("first", Order.STOP),

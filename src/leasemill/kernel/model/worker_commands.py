@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import Struct
 
-ORDERS_KEPT: Final = 1_000
+WORKER_COMMANDS_KEPT: Final = 1_000
 """Instances of workers whose latest order is kept."""
 
 

@@ -78,7 +78,7 @@ ANSWERS: Final[dict[type, Callable[[State, Any, int], Any]]] = {
     GetLane: get_lane,
     ListLanes: list_lanes,
     ListActions: list_actions,
-    GetOrder: lambda state, query, _now: state.orders.get(query.instance),
+    GetOrder: lambda state, query, _now: state.worker_commands.get(query.instance),
     GetGroup: get_group,
     ListGroups: list_groups,
     DueIn: due_in,

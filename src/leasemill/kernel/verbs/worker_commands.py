@@ -11,7 +11,7 @@ from leasemill.errors import Refused
 from leasemill.kernel.bounds import check_text
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import WorkerOrdered
-from leasemill.kernel.model import ORDERS_KEPT, Order, Verb, WorkerOrder
+from leasemill.kernel.model import WORKER_COMMANDS_KEPT, Order, Verb, WorkerOrder
 from leasemill.kernel.state import State
 from leasemill.kernel.transitions.actions import check_operator, record
 
@@ -42,7 +42,7 @@ def check(command: OrderWorker) -> None:
 
 
 def decide(state: State, command: OrderWorker, now: int) -> Decision[WorkerOrder | None]:
-    latest = state.orders.get(command.instance)
+    latest = state.worker_commands.get(command.instance)
     before = Order.RESUME if latest is None else latest.order
     if command.order is before:
         return (), latest
@@ -53,10 +53,10 @@ def decide(state: State, command: OrderWorker, now: int) -> Decision[WorkerOrder
 
 
 def apply(state: State, event: WorkerOrdered) -> None:
-    state.orders.pop(event.instance, None)  # the latest comes last
-    state.orders[event.instance] = _order(event)
-    if len(state.orders) > ORDERS_KEPT:
-        del state.orders[next(iter(state.orders))]
+    state.worker_commands.pop(event.instance, None)  # the latest comes last
+    state.worker_commands[event.instance] = _order(event)
+    if len(state.worker_commands) > WORKER_COMMANDS_KEPT:
+        del state.worker_commands[next(iter(state.worker_commands))]
     record(state, VERBS[event.order], event.worker, event)
 
 

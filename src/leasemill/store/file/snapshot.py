@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from leasemill.errors import Broken, Unavailable
-from leasemill.kernel.image import ImageWithOrders, KeyImage, image, jobs_in_order, restore
+from leasemill.kernel.image import ImageWithWorkerCommands, KeyImage, image, jobs_in_order, restore
 from leasemill.kernel.machine import apply
 from leasemill.kernel.model import Job
 from leasemill.kernel.state import State
@@ -49,7 +49,7 @@ _decode_keys = msgspec.msgpack.Decoder(list[KeyImage]).decode
 class Head(Struct, frozen=True, array_like=True):
     """The first frame. Then frames of unique keys, left out of the image because there may be millions, and of jobs."""
 
-    image: ImageWithOrders
+    image: ImageWithWorkerCommands
     jobs: int
     latest_at: int
     key_frames: int = 0
@@ -86,7 +86,7 @@ def write_snapshot(disk: Disk, space: Space, state: State, latest_at: int, posit
 def _bodies(state: State, latest_at: int) -> Iterator[bytes]:
     whole = image(state)
     keys = [whole.keys[first : first + KEYS_IN_A_FRAME] for first in range(0, len(whole.keys), KEYS_IN_A_FRAME)]
-    yield _encode(Head(cast(ImageWithOrders, replace(whole, keys=())), len(state.jobs), latest_at, len(keys)))
+    yield _encode(Head(cast(ImageWithWorkerCommands, replace(whole, keys=())), len(state.jobs), latest_at, len(keys)))
     for some in keys:
         yield _encode(some)
     chunk: list[Job] = []

@@ -8,7 +8,7 @@ import pytest
 
 from leasemill.errors import Invalid, NotFound, Refused
 from leasemill.kernel.commands import OrderWorker
-from leasemill.kernel.model import ORDERS_KEPT, Order, Verb, WorkerOrder
+from leasemill.kernel.model import WORKER_COMMANDS_KEPT, Order, Verb, WorkerOrder
 from leasemill.store.worker_records import WorkerRecord, encode_record, records
 from leasemill.testing.conformance.harness import Harness
 from leasemill.testing.conformance.steps import (
@@ -186,14 +186,14 @@ class Ordering:
         order(harness, Order.QUIET, "other")
         order(harness, Order.RESUME)  # from now on the later of the two
         store = harness.store
-        for number in range(2, ORDERS_KEPT + 1):
+        for number in range(2, WORKER_COMMANDS_KEPT + 1):
             store.presence.publish("w", record_of("w", f"number {number}"))
             store.run(OrderWorker("w", f"number {number}", Order.QUIET, OPERATOR, WHY))
         assert harness.store.order("number 1") is None
         kept = harness.store.order("number 0")
         assert kept is not None
         assert kept.order is Order.RESUME
-        assert harness.store.order(f"number {ORDERS_KEPT}") is not None
+        assert harness.store.order(f"number {WORKER_COMMANDS_KEPT}") is not None
 
     @rule("O13")
     def test_no_order_ends_a_lease_or_changes_a_job(self, harness: Harness) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.machine import run
-from leasemill.kernel.model import ORDERS_KEPT, WorkerOrder
+from leasemill.kernel.model import WORKER_COMMANDS_KEPT, WorkerOrder
 from leasemill.kernel.state import State
 from leasemill.store.postgres.context import VerbContext
 from leasemill.store.postgres.exact.save import save_actions
@@ -21,7 +21,7 @@ def _order(known: Known, command: c.OrderWorker) -> Steps[WorkerOrder | None]:
     (now,) = yield from row("order_lock", {"key": advisory_key(f"leasemill orders {known.schema}")})
     state, latest = State(), (yield from get_order(c.GetOrder(command.instance)))
     if latest is not None:
-        state.orders[latest.instance] = latest
+        state.worker_commands[latest.instance] = latest
     events, order = run(state, command, now)
     if events and order is not None:
         yield from _save(order)
@@ -38,4 +38,4 @@ def _save(order: WorkerOrder) -> Steps[None]:
         "reason": order.reason,
     }
     yield from rows("order_save", given)
-    yield from rows("orders_trim", {"most": ORDERS_KEPT})
+    yield from rows("orders_trim", {"most": WORKER_COMMANDS_KEPT})
