@@ -94,7 +94,7 @@ def _work(pipe: Connection, url: str, seconds: float, count: Any) -> None:
 
 def _serve(pipe: Connection, url: str) -> None:
     from leasemill.cli.dashboard import served, step_aside  # noqa: PLC0415  (in the server's process alone)
-    from leasemill.server.listening import bound_socket  # noqa: PLC0415
+    from leasemill.server.address import bound_socket  # noqa: PLC0415
 
     step_aside()
     with open_store(url) as store, bound_socket("127.0.0.1", 0) as listener:

@@ -38,7 +38,7 @@ from leasemill.demo.server import ServerProcess
 from leasemill.demo.workers import wait_until
 from leasemill.kernel.commands import AckReport
 from leasemill.kernel.model import JobSpec
-from leasemill.server.listening import bound_socket
+from leasemill.server.address import bound_socket
 from leasemill.store.base import Store
 from leasemill.store.factory import open_store
 from leasemill.store.http.client import ANSWER_S

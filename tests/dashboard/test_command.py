@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from leasemill.cli import main
 from leasemill.cli.dashboard import served
 from leasemill.kernel.model import JobSpec
-from leasemill.server.listening import bound_socket
+from leasemill.server.address import bound_socket
 from leasemill.store.base import Store
 from leasemill.store.factory import open_store
 from tests.dashboard.client import Client

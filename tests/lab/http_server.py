@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
+from leasemill.server.address import bound_socket
 from leasemill.server.app import ServerApp
-from leasemill.server.gate import ServerGate
-from leasemill.server.listening import bound_socket
+from leasemill.server.authorizer import Authorizer
 from leasemill.server.pages import server_app
 from leasemill.server.protocol import Connected, guarded
-from leasemill.server.serving import StoppingServer, new_server
+from leasemill.server.uvicorn_server import StoppingServer, new_server
 from leasemill.store.base import Store
 from leasemill.wire.requests import LONGEST_WAIT_S
 
@@ -70,9 +70,9 @@ class ServerThread:
 
     @contextmanager
     def serving(
-        self, store: Store, gate: ServerGate | None = None, longest_wait_s: float = LONGEST_WAIT_S
+        self, store: Store, authorizer: Authorizer | None = None, longest_wait_s: float = LONGEST_WAIT_S
     ) -> Iterator[ServerApp]:
-        app = server_app(store, gate=gate, longest_wait_s=longest_wait_s)
+        app = server_app(store, authorizer=authorizer, longest_wait_s=longest_wait_s)
         self._stage.app = app
         try:
             yield app

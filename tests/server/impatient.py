@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from leasemill.server import gate, protocol
+from leasemill.server import authorizer, protocol
 
-vars(gate).update(BODY_S=3.0)  # before it becomes a default of ServerLimits
+vars(authorizer).update(BODY_S=3.0)  # before it becomes a default of ServerLimits
 vars(protocol).update(HEAD_S=2.0, STUCK_S=3.0)
 
 from leasemill.cli import main  # noqa: E402

@@ -6,9 +6,9 @@ from http import HTTPStatus
 
 import pytest
 
-from leasemill.server.gate import RequestHead
+from leasemill.server.address import is_loopback
+from leasemill.server.authorizer import RequestHead
 from leasemill.server.hosts import Hosts
-from leasemill.server.listening import is_loopback
 from leasemill.wire.problems import Denied
 
 LOCAL = Hosts(is_local=True)

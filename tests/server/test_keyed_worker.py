@@ -71,7 +71,7 @@ def keyed(server: ServerThread) -> Iterator[Keyed]:
 @contextmanager
 def _serving(server: ServerThread, behind: MemoryStore) -> Iterator[None]:
     security = secured(behind, "127.0.0.1", requires_keys=True)
-    with server.serving(behind, security.gate):
+    with server.serving(behind, security.authorizer):
         yield
 
 

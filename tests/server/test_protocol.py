@@ -14,7 +14,7 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 
-from leasemill.server import protocol, serving
+from leasemill.server import protocol, uvicorn_server
 from leasemill.server.openapi import written
 from leasemill.server.pages import Pages
 from leasemill.server.protocol import Connected, guarded
@@ -181,7 +181,7 @@ def test_a_connection_that_is_closed_with_unread_answers_is_cut_off(
 ) -> None:
     monkeypatch.setattr(protocol, "STUCK_S", 0.3)
     if not last:
-        monkeypatch.setattr(serving, "KEEP_ALIVE_S", 0.3)
+        monkeypatch.setattr(uvicorn_server, "KEEP_ALIVE_S", 0.3)
     connected = Connected()
     with running(connected) as server, socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)

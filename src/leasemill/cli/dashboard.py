@@ -12,7 +12,7 @@ import click
 
 from leasemill.cli.store_options import opened, operator_name, redact_option, url_option
 from leasemill.errors import Invalid
-from leasemill.server.listening import bound_socket, is_loopback, listen_address
+from leasemill.server.address import bound_socket, is_loopback, listen_address
 from leasemill.store.base import Store
 
 if TYPE_CHECKING:  # the extra may not be installed

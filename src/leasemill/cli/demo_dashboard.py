@@ -10,7 +10,7 @@ import click
 
 from leasemill.cli.dashboard import served
 from leasemill.cli.store_options import operator_name
-from leasemill.server.listening import bound_socket
+from leasemill.server.address import bound_socket
 from leasemill.store.factory import open_store
 
 SIGN_IN_WITHIN_S: Final = 600.0

@@ -12,7 +12,7 @@ import click
 
 from leasemill.cli.store_options import redact_option, url_option
 from leasemill.errors import Invalid
-from leasemill.server.listening import bound_socket, listen_address
+from leasemill.server.address import bound_socket, listen_address
 from leasemill.store.base import Store
 from leasemill.store.url import hidden_password
 
@@ -127,7 +127,7 @@ def serve(
         from leasemill.server.limits import ServerLimits  # noqa: PLC0415
         from leasemill.server.pages import server_app  # noqa: PLC0415
         from leasemill.server.security import secured  # noqa: PLC0415
-        from leasemill.server.serving import new_server  # noqa: PLC0415
+        from leasemill.server.uvicorn_server import new_server  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if error.name not in {"httptools", "starlette", "uvicorn"}:
             raise
@@ -160,7 +160,9 @@ def serve(
         security.ring.start()
         opened.callback(security.ring.close)
         mounts, on_stop = _dashboard(store, opened, redact) if has_dashboard else ({}, lambda: None)
-        app = server_app(store, gate=security.gate, mounts=mounts, longest_wait_s=longest_wait, on_stop=on_stop)
+        app = server_app(
+            store, authorizer=security.authorizer, mounts=mounts, longest_wait_s=longest_wait, on_stop=on_stop
+        )
         server = new_server(app, stop_s=stop_timeout, options=security.options)
         app.reaper.start()
         opened.callback(app.reaper.stop)

@@ -15,7 +15,7 @@ from leasemill.api.redaction import SECRET_KEYS
 from leasemill.dashboard.access import Principal, ViewerRole
 from leasemill.dashboard.app import Dashboard, asgi
 from leasemill.server.app import ADMISSION
-from leasemill.server.key_gate import KeyAdmission
+from leasemill.server.key_authorizer import KeyAdmission
 from leasemill.store.base import Store
 from leasemill.wire.routes import Role
 

@@ -1,6 +1,6 @@
 """The server as an ASGI application: a request in, the store's answer out.
 
-A request is admitted by its head, read, decoded, performed by the gate, answered. What is not a command (health,
+A request is admitted by its head, read, decoded, authorized and performed, answered. What is not a command (health,
 the reference, metrics, whatever is mounted) goes to `pages`. Nothing here blocks the event loop, and no rule of the
 contract is here.
 """
@@ -22,15 +22,14 @@ from msgspec.structs import replace
 from leasemill.errors import LeasemillError
 from leasemill.kernel import commands as c
 from leasemill.kernel.command import Command
-from leasemill.server.caller import Caller, CallerGone, Message, Receive
-from leasemill.server.drawing import KEY_HEADER, drawn
+from leasemill.server.authorizer import Admission, Authorizer, RequestHead
 from leasemill.server.exchange import Exchange, exchange_of
-from leasemill.server.expired import ExpiredLeases
-from leasemill.server.gate import Admission, RequestHead, ServerGate
 from leasemill.server.metrics import ServerMetrics
 from leasemill.server.polls import Polls
 from leasemill.server.presence import ServedPresence
-from leasemill.server.reaping import ServerReaper
+from leasemill.server.reaper import ExpiredLeases, ServerReaper
+from leasemill.server.request_body import Caller, CallerGone, Message, Receive
+from leasemill.server.server_ids import KEY_HEADER, fill_in
 from leasemill.store.base import Store
 from leasemill.store.threads import Threads
 from leasemill.wire import requests as r
@@ -68,14 +67,14 @@ class ServerApp:
         store: Store,
         pages: Asgi,
         *,
-        gate: ServerGate | None = None,
+        authorizer: Authorizer | None = None,
         longest_wait_s: float = r.LONGEST_WAIT_S,
         on_stop: Callable[[], None] = lambda: None,
     ) -> None:
         self.store = store
         self._on_stop = on_stop
         self._pages = pages
-        self._gate = gate or ServerGate()
+        self._authorizer = authorizer or Authorizer()
         self._threads = Threads(THREADS, "leasemill-server")
         self._presence = ServedPresence(store, self._threads)
         self._expired = ExpiredLeases(store)
@@ -108,7 +107,7 @@ class ServerApp:
         began, caller, status = time.monotonic(), Caller(receive, exchange), 0
         try:
             head = RequestHead(scope["method"], scope["path"], headers, (scope.get("client") or ("",))[0], route)
-            admission = await self._gate.admit(head)
+            admission = await self._authorizer.admit(head)
             try:
                 if route is None:
                     scope.setdefault("state", {})[ADMISSION] = admission
@@ -118,7 +117,7 @@ class ServerApp:
                 status = reply.status
                 await _send(send, exchange, reply, self._added_headers(headers))
             finally:
-                self._gate.left(admission)
+                self._authorizer.left(admission)
         except Denied as denied:
             status = denied.problem.status
             await _send(send, exchange, _denied(denied, headers), self._added_headers(headers))
@@ -147,8 +146,10 @@ class ServerApp:
             self._expired.expect_listener()
         try:
             key = head.headers.get(KEY_HEADER)
-            command = drawn(command, self.store.entropy, admission.principal, key)
-            answer = await self._gate.perform(admission, route, command, lambda one: self._run(one, wait_s, caller))
+            command = fill_in(command, self.store.entropy, admission.principal, key)
+            answer = await self._authorizer.perform(
+                admission, route, command, lambda one: self._run(one, wait_s, caller)
+            )
         except LeasemillError as error:
             raise problem_of(error) from None
         return _reply(route, answer)

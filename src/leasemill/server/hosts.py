@@ -12,8 +12,8 @@ from http import HTTPStatus
 from typing import Final
 from urllib.parse import urlsplit
 
-from leasemill.server.gate import RequestHead
-from leasemill.server.listening import is_loopback
+from leasemill.server.address import is_loopback
+from leasemill.server.authorizer import RequestHead
 from leasemill.wire.problems import Denied, Problem
 
 LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})

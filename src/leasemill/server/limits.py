@@ -15,7 +15,7 @@ from http import HTTPStatus
 
 from msgspec import Struct
 
-from leasemill.server.gate import BODY_BYTES, BODY_S
+from leasemill.server.authorizer import BODY_BYTES, BODY_S
 from leasemill.store.access_keys import KEYS_KEPT
 from leasemill.wire.problems import Denied, Problem
 

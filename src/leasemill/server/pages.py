@@ -18,9 +18,9 @@ from starlette.routing import BaseRoute, Mount, Route
 from leasemill.errors import LeasemillError
 from leasemill.kernel import commands as c
 from leasemill.server.app import ServerApp
+from leasemill.server.authorizer import Authorizer
 from leasemill.server.exchange import FAILED
-from leasemill.server.gate import ServerGate
-from leasemill.server.key_gate import REFERENCE
+from leasemill.server.key_authorizer import REFERENCE
 from leasemill.server.openapi import written
 from leasemill.store.base import Store
 from leasemill.wire.problems import PROBLEM_TYPE, Problem, problem
@@ -33,7 +33,7 @@ READY_S: Final = 2.0
 def server_app(
     store: Store,
     *,
-    gate: ServerGate | None = None,
+    authorizer: Authorizer | None = None,
     mounts: Mapping[str, Any] | None = None,
     longest_wait_s: float = LONGEST_WAIT_S,
     on_stop: Callable[[], None] = lambda: None,
@@ -54,7 +54,7 @@ def server_app(
         exception_handlers={HTTPException: _shown, Exception: _failed},
         lifespan=_lifespan(lambda: app.close()),  # noqa: PLW0108  (it is made below)
     )
-    app = ServerApp(store, starlette, gate=gate, longest_wait_s=longest_wait_s, on_stop=on_stop)
+    app = ServerApp(store, starlette, authorizer=authorizer, longest_wait_s=longest_wait_s, on_stop=on_stop)
     pages.is_stopping = lambda: app.polls.is_stopping
     pages.exposition = app.exposition
     return app

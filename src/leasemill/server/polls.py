@@ -18,8 +18,8 @@ from leasemill.errors import LeasemillError
 from leasemill.kernel import commands as c
 from leasemill.kernel.machine import check
 from leasemill.kernel.model import ENDED_STATES
-from leasemill.server.caller import Caller, CallerGone
 from leasemill.server.queue_polls import QueuePolls, Waiting
+from leasemill.server.request_body import Caller, CallerGone
 from leasemill.store.base import Store, Watch
 from leasemill.store.notifications import Subscription
 from leasemill.store.threads import Threads

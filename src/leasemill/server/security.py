@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from leasemill.errors import Invalid, Refused
+from leasemill.server.address import is_loopback
 from leasemill.server.hosts import Hosts
-from leasemill.server.key_gate import KeyGate
+from leasemill.server.key_authorizer import KeyAuthorizer
 from leasemill.server.keyring import KeyRing
 from leasemill.server.limits import ServerLimits
-from leasemill.server.listening import is_loopback
 from leasemill.server.protocol import CONNECTIONS, Connected, guarded
 from leasemill.store.access_keys import id_of
 from leasemill.store.base import Store
@@ -33,7 +33,7 @@ OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
 class Security(NamedTuple):
     """`options`: of uvicorn. `ring` is to be started and closed."""
 
-    gate: KeyGate
+    authorizer: KeyAuthorizer
     ring: KeyRing
     options: dict[str, Any]
 
@@ -66,7 +66,7 @@ def secured(
             "keys and jobs travel unencrypted: give --cert and --key, "
             "or terminate TLS in a proxy in front of this server"
         )
-    gate = KeyGate(
+    authorizer = KeyAuthorizer(
         ring, Hosts(is_local=is_local, names=allowed_hosts), needs_key=needs_key, limits=limits, open_paths=OPEN_PATHS
     )
     options = {
@@ -74,7 +74,7 @@ def secured(
         "proxy_headers": False,
         **tls,
     }
-    return Security(gate, ring, options)
+    return Security(authorizer, ring, options)
 
 
 def affordable(connections: int) -> int:

@@ -18,7 +18,7 @@ from playwright.sync_api import expect, sync_playwright
 from leasemill.cli.dashboard import served
 from leasemill.dashboard.pages import PAGES
 from leasemill.kernel.model import JobState
-from leasemill.server.listening import bound_socket
+from leasemill.server.address import bound_socket
 from tests.dashboard.browser import rough
 from tests.dashboard.browser.serving import PATIENCE_MS, ServedDashboard, launched, signed_in
 from tests.dashboard.browser.shop import Shop

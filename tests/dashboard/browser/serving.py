@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, Playwright, Reque
 
 from leasemill import App, Worker
 from leasemill.cli.dashboard import served
-from leasemill.server.listening import bound_socket
+from leasemill.server.address import bound_socket
 from leasemill.store.base import Store
 
 CHROMIUM: Final = Path(os.environ.get("LEASEMILL_TEST_CHROMIUM", "/usr/bin/chromium"))

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from leasemill.kernel import commands as c
-from leasemill.server.access.names import unbound
+from leasemill.server.access.key_names import unbound
 from leasemill.store.access_keys import AccessKey
 from leasemill.store.base import Store, Watch
 from leasemill.store.memory import MemoryStore
@@ -71,7 +71,7 @@ class KeyedStore(Store):
 @pytest.fixture(autouse=True)
 def by_whom_it_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who acts is recorded as the suite wrote it; that it is the key otherwise is tested beside it."""
-    monkeypatch.setattr("leasemill.server.access.names.signed", lambda _key, command: command)
+    monkeypatch.setattr("leasemill.server.access.key_names.signed", lambda _key, command: command)
 
 
 class KeyedHarness:

@@ -9,8 +9,8 @@ import pytest
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import ChainedJob, JobSpec, LimitTerms, Rules, UniqueKey
 from leasemill.kernel.schedule import ScheduleSpec
-from leasemill.server.access.scope import Scope
-from leasemill.server.access.steps import MEMBERS_AT_ONCE
+from leasemill.server.access.authorization import MEMBERS_AT_ONCE
+from leasemill.server.access.permissions import Scope
 from leasemill.wire import requests as r
 from leasemill.wire.problems import Denied
 from leasemill.wire.routes import Role

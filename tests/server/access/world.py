@@ -10,9 +10,9 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.bounds import BATCH_ITEMS
 from leasemill.kernel.model import ChainedJob, JobSpec, LimitTerms, LimitUse, Policy, Rules, UniqueKey
 from leasemill.kernel.schedule import ScheduleSpec
-from leasemill.server.access.names import end_of
-from leasemill.server.access.shown import JobQueues
-from leasemill.server.access.steps import performed
+from leasemill.server.access.authorization import performed
+from leasemill.server.access.key_names import end_of
+from leasemill.server.access.redact_answer import JobQueues
 from leasemill.store.access_keys import AccessKey, new_key
 from leasemill.store.memory import MemoryStore
 from leasemill.store.worker_records import WorkerRecord, encode_record

@@ -15,7 +15,7 @@ import pytest
 from leasemill.errors import Broken, Invalid, QueueRefused, Refused, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import ChainedJob, JobSpec, LimitUse, Rules, UniqueKey
-from leasemill.server.gate import ServerGate
+from leasemill.server.authorizer import Authorizer
 from leasemill.server.limits import Meter, ServerLimits
 from leasemill.server.security import secured
 from leasemill.store.access_keys import new_key
@@ -112,7 +112,7 @@ def server() -> Iterator[ServerThread]:
 class Held:
     """A server whose first enqueue waits, with a caller in it; others come behind it."""
 
-    def __init__(self, server: ServerThread, behind: Behind, url: str, gate: ServerGate | None = None) -> None:
+    def __init__(self, server: ServerThread, behind: Behind, url: str, gate: Authorizer | None = None) -> None:
         self.behind = behind
         self.store = HttpStore(url)
         self._serving = server.serving(behind, gate)
@@ -153,7 +153,7 @@ def keyed(server: ServerThread, limits: ServerLimits | None = None) -> Held:
     behind = Behind()
     key, text = new_key(name="web", roles=[Role.PRODUCER], now=1, by="ada", queues=["mail"])
     behind.keys.add(key)
-    gate = secured(behind, "127.0.0.1", requires_keys=True, limits=limits).gate
+    gate = secured(behind, "127.0.0.1", requires_keys=True, limits=limits).authorizer
     return Held(server, behind, server.url.replace("//", f"//{text}@"), gate)
 
 
@@ -379,7 +379,7 @@ def test_who_sends_too_much_waits_as_it_would_have_alone(server: ServerThread) -
         meter = Counting(limits, lambda: now)
         app = server._stage.app
         meter.enter(f"key web ({held.behind.keys.all()[0].id})", is_poll=False, body_bytes=0)
-        app._gate._meter = meter
+        app._authorizer._meter = meter
         outcomes = held.share(one=[job("one")], two=[job("two")])
         assert refused.is_set()
         assert outcomes == {"one": [c.Enqueued("one")], "two": [c.Enqueued("two")]}

@@ -11,7 +11,7 @@ import pytest
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, JobState
 from leasemill.server.app import ServerApp
-from leasemill.server.expired import KEPT, KEPT_S, ExpiredLeases
+from leasemill.server.reaper import KEPT, KEPT_S, ExpiredLeases
 from leasemill.store.memory import MemoryStore
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule

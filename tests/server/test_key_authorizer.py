@@ -1,4 +1,4 @@
-"""The gate with keys: what it looks up, what it remembers, and what it gives back when a request is over."""
+"""The authorizer with keys: what it looks up, what it remembers, and what it frees when a request is over."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec
-from leasemill.server import key_gate
+from leasemill.server import key_authorizer
 from leasemill.server import security as module
-from leasemill.server.gate import RequestHead
-from leasemill.server.key_gate import KeyGate
+from leasemill.server.authorizer import RequestHead
+from leasemill.server.key_authorizer import KeyAuthorizer
 from leasemill.server.limits import ServerLimits
 from leasemill.server.security import OPEN_PATHS, secured
 from leasemill.store.access_keys import new_key
@@ -23,13 +23,13 @@ from leasemill.wire.routes import BY_COMMAND, Role
 
 
 class Gated:
-    """A gate over a store in memory, and every command that reached the store."""
+    """An authorizer over a store in memory, and every command that reached the store."""
 
     def __init__(self, *queues: str, limits: ServerLimits | None = None) -> None:
         self.store = MemoryStore()
         key, self.text = new_key(name="ci", roles=Role, now=1, by="ada", queues=queues)
         self.store.keys.add(key)
-        self.gate: KeyGate = secured(self.store, "127.0.0.1", requires_keys=True, limits=limits).gate
+        self.authorizer: KeyAuthorizer = secured(self.store, "127.0.0.1", requires_keys=True, limits=limits).authorizer
         self.ran: list[type] = []
 
     def head(self, command: type, **headers: str) -> RequestHead:
@@ -38,11 +38,11 @@ class Gated:
         return RequestHead("POST", route.path, sent, "127.0.0.1", route)
 
     async def perform(self, command: c.Command[Any]) -> Any:
-        admission = await self.gate.admit(self.head(type(command)))
+        admission = await self.authorizer.admit(self.head(type(command)))
         try:
-            return await self.gate.perform(admission, BY_COMMAND[type(command)], command, self._run)
+            return await self.authorizer.perform(admission, BY_COMMAND[type(command)], command, self._run)
         finally:
-            self.gate.left(admission)
+            self.authorizer.left(admission)
 
     async def _run(self, command: c.Command[Any]) -> Any:
         self.ran.append(type(command))
@@ -82,7 +82,7 @@ async def test_the_id_of_a_purged_job_that_is_another_s_now_is_not_taken_for_the
 
 
 async def test_many_jobs_are_looked_up_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_gate, "AT_ONCE", 10)
+    monkeypatch.setattr(key_authorizer, "AT_ONCE", 10)
     gated = Gated("q")
     gated.store.enqueue([JobSpec(f"job-{number}", "q", "k") for number in range(25)])
     ids = [f"job-{number}" for number in range(25)]
@@ -92,11 +92,11 @@ async def test_many_jobs_are_looked_up_a_part_at_a_time(monkeypatch: pytest.Monk
 
 
 async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_gate, "QUEUES_KNOWN", 5)
+    monkeypatch.setattr(key_authorizer, "QUEUES_KNOWN", 5)
     gated = Gated("q")
     gated.store.enqueue([JobSpec(f"job-{number}", "q", "k") for number in range(20)])
     await gated.perform(c.Claim("w", ["q"], 20, [f"t{number}" for number in range(20)], "r"))
-    assert len(gated.gate._queues) == 5
+    assert len(gated.authorizer._queues) == 5
 
 
 async def test_places_are_given_back_whatever_became_of_a_request() -> None:
@@ -106,23 +106,23 @@ async def test_places_are_given_back_whatever_became_of_a_request() -> None:
             await gated.perform(c.Claim("w", ["other"], 1, ["t"], "r"))
         assert denied.value.problem.status == 403
         assert await gated.perform(c.Claim("w", ["q"], 1, ["t"], "r")) == []
-    admission = await gated.gate.admit(gated.head(c.GetTime))
+    admission = await gated.authorizer.admit(gated.head(c.GetTime))
     with pytest.raises(Denied) as denied:
-        await gated.gate.admit(gated.head(c.GetTime))
+        await gated.authorizer.admit(gated.head(c.GetTime))
     assert denied.value.problem.status == 429
-    gated.gate.left(admission)
-    gated.gate.left(await gated.gate.admit(gated.head(c.GetTime)))
+    gated.authorizer.left(admission)
+    gated.authorizer.left(await gated.authorizer.admit(gated.head(c.GetTime)))
 
 
 async def test_a_body_that_announces_no_length_is_taken_for_the_largest() -> None:
     gated = Gated("q", limits=ServerLimits(body_bytes=100, bodies_bytes=150))
-    admission = await gated.gate.admit(gated.head(c.GetTime, **{"transfer-encoding": "chunked"}))
+    admission = await gated.authorizer.admit(gated.head(c.GetTime, **{"transfer-encoding": "chunked"}))
     assert (admission.reserved, admission.body_bytes) == (100, 100)
     with pytest.raises(Denied) as denied:
-        await gated.gate.admit(gated.head(c.GetTime, **{"content-length": "9999"}))
+        await gated.authorizer.admit(gated.head(c.GetTime, **{"content-length": "9999"}))
     assert denied.value.problem.status == 503
-    gated.gate.left(await gated.gate.admit(gated.head(c.GetTime, **{"content-length": "50"})))
-    gated.gate.left(admission)
+    gated.authorizer.left(await gated.authorizer.admit(gated.head(c.GetTime, **{"content-length": "50"})))
+    gated.authorizer.left(admission)
 
 
 @pytest.mark.parametrize(
@@ -133,18 +133,19 @@ async def test_whoever_has_no_key_sets_nothing_aside_for_a_body(body: dict[str, 
     gated = Gated("q", limits=ServerLimits(body_bytes=100, bodies_bytes=100))
     host = {"host": "localhost"}
     admissions = [
-        await gated.gate.admit(RequestHead("GET", path, {**host, **body}, "127.0.0.1", None)) for path in OPEN_PATHS
+        await gated.authorizer.admit(RequestHead("GET", path, {**host, **body}, "127.0.0.1", None))
+        for path in OPEN_PATHS
     ]
     time = BY_COMMAND[c.GetTime]
     for route, path in ((time, time.path), (None, "/v1/unknown"), (None, "/metrics"), (None, "/openapi.json")):
         for sent in (host, {**host, "authorization": "Bearer lm_unknown"}):
             with pytest.raises(Denied) as denied:
-                await gated.gate.admit(RequestHead("POST", path, {**sent, **body}, "127.0.0.1", route))
+                await gated.authorizer.admit(RequestHead("POST", path, {**sent, **body}, "127.0.0.1", route))
             assert denied.value.problem.status == 401
-    gated.gate.left(await gated.gate.admit(gated.head(c.GetTime, **{"content-length": "100"})))
+    gated.authorizer.left(await gated.authorizer.admit(gated.head(c.GetTime, **{"content-length": "100"})))
     assert [one.reserved for one in admissions] == [0] * len(OPEN_PATHS)
     for one in admissions:
-        gated.gate.left(one)
+        gated.authorizer.left(one)
 
 
 @pytest.mark.parametrize(("soft", "hard", "most", "asked"), [
@@ -173,8 +174,8 @@ async def test_a_key_for_some_queues_sees_what_shows_nothing_of_the_store(path: 
     gated = Gated("mail")
     head = RequestHead("GET", path, {"host": "localhost", "authorization": f"Bearer {gated.text}"}, "127.0.0.1", None)
     if is_admitted:
-        gated.gate.left(await gated.gate.admit(head))
+        gated.authorizer.left(await gated.authorizer.admit(head))
         return
     with pytest.raises(Denied) as denied:
-        await gated.gate.admit(head)
+        await gated.authorizer.admit(head)
     assert denied.value.problem.status == 403

@@ -1,20 +1,66 @@
-"""Which role includes which command. The route of a command names the role it is for; here is what else a role needs.
+"""The permissions of a key: its roles, and the queues that it is for.
+
+Queues are patterns in which `*` stands for any characters and `?` for one. The route of a command names its role; here
+are the commands that a role includes besides those.
 
 - **read** looks at everything, and changes nothing.
 - **produce** enqueues jobs, makes and seals groups, sets schedules, and looks at the job or group that it waits for.
-- **work** claims jobs and reports on them, declares limits and schedules, fires ticks, looks at what a worker must.
+- **work** claims jobs and reports on them, declares limits and schedules, fires ticks, and reads what a worker must.
 - **operate** does what operators do, and reads.
 """
 
 from __future__ import annotations
 
+import re
+from fnmatch import translate
+from functools import lru_cache
+from http import HTTPStatus
 from typing import Any, Final
 
 from leasemill.kernel import commands as c
-from leasemill.server.access.scope import forbidden, scope_of
-from leasemill.store.access_keys import AccessKey
+from leasemill.store.access_keys import ALL_QUEUES, KEYS_KEPT, AccessKey
 from leasemill.wire import requests as r
+from leasemill.wire.problems import Denied, Problem
 from leasemill.wire.routes import BY_COMMAND, ROUTES, Role
+
+ALL: Final = ALL_QUEUES[0]
+
+
+class Scope:
+    """The queues of one key."""
+
+    def __init__(self, key_name: str, patterns: tuple[str, ...]) -> None:
+        self.key_name = key_name
+        self.patterns = patterns
+        self.is_all = ALL in patterns
+        self._regex = re.compile("|".join(translate(pattern) for pattern in patterns))
+
+    def has(self, queue: str) -> bool:
+        return self.is_all or self._regex.match(queue) is not None
+
+    def check(self, queue: str, item: str) -> None:
+        """Refuse what is in another queue; `item` is what the client named, which must not learn the queue."""
+        if not self.has(queue):
+            raise self.outside(item)
+
+    def outside(self, item: str) -> Exception:
+        return forbidden(f"{item} is outside of key {self.key_name!r}, which is for {', '.join(self.patterns)}", item)
+
+
+def scope_of(key: AccessKey) -> Scope:
+    return _scope(key.name, key.queues)
+
+
+@lru_cache(KEYS_KEPT)
+def _scope(key_name: str, patterns: tuple[str, ...]) -> Scope:
+    return Scope(key_name, patterns)
+
+
+def forbidden(detail: str, item: str | None = None) -> Denied:
+    """How a key's client learns that it may not, and which item it was."""
+    status = HTTPStatus.FORBIDDEN
+    return Denied(Problem(status.value, status.phrase, "forbidden", detail, field=item))
+
 
 WAITING: Final = frozenset({c.GetJob, c.GetGroup, r.WatchEnd, c.GetTime})
 """What whoever waits for a job or a group needs."""

@@ -20,7 +20,7 @@ from leasemill.wire.shapes import UNDRAWN_JITTER
 KEY_HEADER: Final = "idempotency-key"
 
 
-def drawn(command: c.Command[Any], entropy: Entropy, principal: str, key: str | None) -> c.Command[Any]:
+def fill_in(command: c.Command[Any], entropy: Entropy, principal: str, key: str | None) -> c.Command[Any]:
     """The command with everything that its caller left out; a key is its principal's own."""
     if key is not None and not 0 < len(key) <= TEXT_LENGTH:
         raise Invalid(
@@ -37,7 +37,7 @@ def drawn(command: c.Command[Any], entropy: Entropy, principal: str, key: str | 
             ]
             return replace(command, jobs=jobs)
         case c.Claim():
-            return _drawn_claim(command, entropy, owned)
+            return _fill_in_claim(command, entropy, owned)
         case c.Nack() if any(report.jitter == UNDRAWN_JITTER for report in command.reports):
             reports = [
                 replace(report, jitter=entropy.jitter()) if report.jitter == UNDRAWN_JITTER else report
@@ -48,7 +48,7 @@ def drawn(command: c.Command[Any], entropy: Entropy, principal: str, key: str | 
             return command
 
 
-def _drawn_claim(command: c.Claim, entropy: Entropy, key: str | None) -> c.Claim:
+def _fill_in_claim(command: c.Claim, entropy: Entropy, key: str | None) -> c.Claim:
     if command.tokens and command.request_id is not None:
         return command
     *tokens, request_id = entropy.tokens(max(0, min(command.limit, BATCH_ITEMS)) + 1)

@@ -17,9 +17,9 @@ from leasemill.kernel.bounds import BATCH_ITEMS
 from leasemill.kernel.command import Command
 from leasemill.kernel.model import ACTIONS_KEPT, QUEUE_LIMIT, Action, JobState, Verb
 from leasemill.kernel.schedule import Schedule
-from leasemill.server.access.named import template_queues
-from leasemill.server.access.names import end_of
-from leasemill.server.access.scope import Scope
+from leasemill.server.access.command_targets import template_queues
+from leasemill.server.access.key_names import end_of
+from leasemill.server.access.permissions import Scope
 from leasemill.store.access_keys import AccessKey
 from leasemill.store.worker_records import decode_record, encode_record
 from leasemill.wire import requests as r
@@ -43,7 +43,7 @@ class JobQueues(Command[dict[str, str]], frozen=True):
     may_be_old: bool = False
 
 
-def shown(key: AccessKey, scope: Scope, command: Command[Any]) -> Steps:
+def redact_answer(key: AccessKey, scope: Scope, command: Command[Any]) -> Steps:
     """Runs the command, and returns what the key may see."""
     match command:
         case c.ListQueues():

@@ -1,4 +1,4 @@
-"""Whoever sent a request: its body, and whether it is still there."""
+"""The body of a request, and whether its sender still waits for the answer."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Receive: TypeAlias = Callable[[], Awaitable[Message]]
 
 
 TURNS: Final = 6
-"""Of the event loop, from the end of a connection to the task that waits for it: selector, protocol, event, task."""
+"""Turns of the loop from the end of a connection to the task that waits for it: selector, protocol, event, task."""
 
 
 class CallerGone(Exception):
-    """Nobody waits for the answer any more."""
+    """The caller went away before the answer was sent."""
 
 
 class Caller:

@@ -1,4 +1,4 @@
-"""The gate of a server that people use: hosts, keys, limits, and what each key may do.
+"""The authorizer of `leasemill serve`: hosts, keys, limits, and what each key may do.
 
 Before a body is read: is the host ours, does the key exist, has its client not asked for too much. When the command is
 known, `access` decides; what it asks for is answered here. What must never happen here: an answer for a key that was
@@ -18,10 +18,10 @@ from typing import Any, Final
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.command import Command
-from leasemill.server.access.roles import check_page
-from leasemill.server.access.shown import JobQueues
-from leasemill.server.access.steps import performed
-from leasemill.server.gate import Admission, RequestHead, Run, ServerGate
+from leasemill.server.access.authorization import performed
+from leasemill.server.access.permissions import check_page
+from leasemill.server.access.redact_answer import JobQueues
+from leasemill.server.authorizer import Admission, Authorizer, RequestHead, Run
 from leasemill.server.hosts import Hosts
 from leasemill.server.keyring import KeyRing
 from leasemill.server.limits import Meter, ServerLimits
@@ -51,7 +51,7 @@ class KeyAdmission(Admission, frozen=True, kw_only=True):
     reserved: int = 0
 
 
-class KeyGate(ServerGate):
+class KeyAuthorizer(Authorizer):
     """`open_paths`: what may be asked for without a key, such as the health of the server."""
 
     def __init__(

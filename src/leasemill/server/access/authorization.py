@@ -20,7 +20,7 @@ from leasemill.kernel.command import Command
 from leasemill.kernel.commands import REPORTS
 from leasemill.kernel.machine import check
 from leasemill.kernel.model import QUEUE_LIMIT
-from leasemill.server.access.named import (
+from leasemill.server.access.command_targets import (
     groups_named,
     jobs_named,
     queues_named,
@@ -28,10 +28,9 @@ from leasemill.server.access.named import (
     schedules_named,
     template_queues,
 )
-from leasemill.server.access.names import bound, end_of, removed_worker, unbound
-from leasemill.server.access.roles import check_role
-from leasemill.server.access.scope import Scope, forbidden, scope_of
-from leasemill.server.access.shown import JobQueues, Steps, group_queues, shown
+from leasemill.server.access.key_names import bound, end_of, removed_worker, unbound
+from leasemill.server.access.permissions import Scope, check_role, forbidden, scope_of
+from leasemill.server.access.redact_answer import JobQueues, Steps, group_queues, redact_answer
 from leasemill.store.access_keys import AccessKey
 from leasemill.store.presence import instance_of
 from leasemill.store.worker_records import decode_record
@@ -65,7 +64,7 @@ def performed(key: AccessKey, command: Command[Any]) -> Steps:
         check(command)  # as the client wrote it: an empty name is not empty any more when the key's is added
     yield from allowed(key, command)
     sent = bound(key, command)
-    answer = (yield sent) if scope.is_all else (yield from shown(key, scope, sent))
+    answer = (yield sent) if scope.is_all else (yield from redact_answer(key, scope, sent))
     if isinstance(sent, r.PublishPresence) and answer is not None and not (yield from _is_of_key(key, sent.record)):
         return None
     return unbound(key, answer)

@@ -1,8 +1,8 @@
-"""Who may ask for what, and how much at a time: the two places in a request's life where that is decided.
+"""The authorizer of a server: it decides who may ask for what, and how much at a time.
 
-`admit` comes first, when nothing but the head of a request has been read; `perform` when its command is known.
-`left` is called once for each admission, when the answer was sent or the caller went away. All raise `Denied` to answer
-with a problem. This gate lets everybody in; one with keys and limits takes its place.
+A request is checked twice: `admit` is called when nothing but its head has been read, `perform` when its command is
+known. `left` is called once for each admission, when the answer was sent or the caller went away. All raise `Denied` to
+answer with a problem. `Authorizer` allows everything; `KeyAuthorizer` checks keys and limits.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ class Admission(Struct, frozen=True):
     body_s: float = BODY_S
 
 
-class ServerGate:
-    """Lets everybody in."""
+class Authorizer:
+    """Allows everything."""
 
     async def admit(self, head: RequestHead) -> Admission:
-        """Before the body is read; also for paths that are not commands."""
+        """Admit a request before its body is read, also for paths that are not commands."""
         return Admission()
 
     async def perform(self, admission: Admission, route: Route, command: Command[Any], run: Run) -> Any:
-        """The answer to the command, which `run` carries out; tokens and ids that the server draws are in it. A gate
-        with keys looks whether the caller may, runs it with the caller's name in it, and returns what the caller may
-        see of the answer."""
+        """Return the answer to the command, which `run` carries out; the server has filled in its tokens and ids. An
+        authorizer with keys checks that the caller may, runs the command with the caller's name in it, and returns the
+        part of the answer that the caller may see."""
         return await run(command)
 
     def left(self, admission: Admission) -> None:
