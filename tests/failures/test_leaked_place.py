@@ -9,7 +9,7 @@ import pytest
 
 from leasemill.kernel.model import LossReason
 from leasemill.testing.conformance import Harness
-from leasemill.testing.conformance.limiting import counts, ids, set_limit, under
+from leasemill.testing.conformance.limits import counts, ids, set_limit, under
 from leasemill.testing.conformance.steps import (
     ack,
     acked,

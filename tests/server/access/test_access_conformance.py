@@ -23,7 +23,7 @@ from leasemill.testing.conformance import ConformanceSuite, Harness
 from leasemill.testing.conformance.acquire import Acquiring
 from leasemill.testing.conformance.claim import Claiming
 from leasemill.testing.conformance.lease import Leases
-from leasemill.testing.conformance.refusing import Refusing
+from leasemill.testing.conformance.validation import Refusing
 from tests.server.access.world import World, key_of
 
 AnswerT = TypeVar("AnswerT")

@@ -17,16 +17,16 @@ from leasemill.store.file.store import FileStore
 from leasemill.store.presence import FolderPresence
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.conformance import ConformanceSuite, DurableHarness, Harness, ReopeningHarness
-from leasemill.testing.conformance.awaiting import Awaiting
+from leasemill.testing.conformance.async_calls import Awaiting
 from leasemill.testing.conformance.claim import Claiming
 from leasemill.testing.conformance.ends import Ending
 from leasemill.testing.conformance.execution import Executing
-from leasemill.testing.conformance.grouping import Grouping
+from leasemill.testing.conformance.groups import Grouping
 from leasemill.testing.conformance.lanes import Lanes
-from leasemill.testing.conformance.limiting import Limiting
-from leasemill.testing.conformance.refusing import Refusing
+from leasemill.testing.conformance.limits import Limiting
 from leasemill.testing.conformance.ticks import Ticking
-from leasemill.testing.conformance.watching import Watching
+from leasemill.testing.conformance.validation import Refusing
+from leasemill.testing.conformance.watches import Watching
 from leasemill.testing.conformance.worklease import WorkLeases
 from tests.crash.lab import snapshot
 from tests.lab.faults import SimulatedMachine

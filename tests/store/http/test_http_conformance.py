@@ -21,10 +21,10 @@ from leasemill.store.postgres.store import PostgresStore
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.conformance import ConformanceSuite, Harness
 from leasemill.testing.conformance.acquire import Acquiring
-from leasemill.testing.conformance.awaiting import Awaiting
+from leasemill.testing.conformance.async_calls import Awaiting
 from leasemill.testing.conformance.ends import Ending
 from leasemill.testing.conformance.lease import Leases
-from leasemill.testing.conformance.watching import Watching
+from leasemill.testing.conformance.watches import Watching
 from tests.lab.http_server import ServerThread
 
 SMALL = FileOptions(segment_bytes=64 * 1024, does_maintenance=False)

@@ -9,7 +9,7 @@ import pytest
 from leasemill.errors import Invalid, QueueRefused
 from leasemill.kernel.model import QUEUE_LIMIT, SECOND, JobState, LimitTerms, Rules, Verb
 from leasemill.testing.conformance.harness import Harness
-from leasemill.testing.conformance.limiting import (
+from leasemill.testing.conformance.limits import (
     STRIPE,
     clear_limit,
     counts,

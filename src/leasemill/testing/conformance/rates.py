@@ -7,7 +7,7 @@ import pytest
 from leasemill.kernel.commands import Lease, Released, ReleaseReport
 from leasemill.kernel.model import SECOND, JobState
 from leasemill.testing.conformance.harness import Harness
-from leasemill.testing.conformance.limiting import STRIPE, counts, declare, ids, limit_of, set_limit, under
+from leasemill.testing.conformance.limits import STRIPE, counts, declare, ids, limit_of, set_limit, under
 from leasemill.testing.conformance.steps import (
     LANE,
     QUEUE,
