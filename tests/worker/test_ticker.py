@@ -15,7 +15,7 @@ from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobSpec
 from leasemill.kernel.schedule import Overlap, Schedule, ScheduleSpec, SkipReason, TickFire
-from leasemill.operator.overdue import late_schedules
+from leasemill.operator.listing import late_schedules
 from leasemill.store.base import Store
 from leasemill.store.file.store import FileStore
 from leasemill.store.memory import MemoryStore

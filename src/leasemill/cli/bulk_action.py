@@ -28,7 +28,7 @@ from leasemill.errors import Invalid, Refused
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import ENDED_STATES, REDRIVEN_STATES, UNENDED_STATES, UNSUCCESSFUL_STATES, Job, JobState
 from leasemill.operator.fingerprint import Groups, fingerprint
-from leasemill.operator.paging import PAGE, find_queue
+from leasemill.operator.listing import PAGE, find_queue
 from leasemill.operator.wording import counted, instant
 from leasemill.store.base import Store
 

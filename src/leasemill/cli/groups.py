@@ -17,7 +17,7 @@ from leasemill.kernel.commands import GroupView, JobFilter
 from leasemill.kernel.model import ChainedJob, Job, JobState
 from leasemill.kernel.read.filter import last_error
 from leasemill.kernel.transitions.groups import end_id, then_id
-from leasemill.operator.paging import PAGE, all_groups, all_jobs
+from leasemill.operator.listing import PAGE, all_groups, all_jobs
 from leasemill.operator.relations import progress
 from leasemill.operator.wording import counted, did_you_mean, instant
 from leasemill.store.base import Store

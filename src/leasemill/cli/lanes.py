@@ -15,7 +15,7 @@ from leasemill.errors import NotFound, Refused
 from leasemill.kernel.commands import Cancelled, JobFilter, LaneView
 from leasemill.kernel.model import Job, JobState
 from leasemill.operator.explain import what_it_does
-from leasemill.operator.paging import PAGE, all_jobs, all_queues
+from leasemill.operator.listing import PAGE, all_jobs, all_queues
 from leasemill.operator.wording import instant
 from leasemill.store.base import Store
 

@@ -14,7 +14,7 @@ from leasemill.cli.store_options import acting_on_store, limit_option, on_store
 from leasemill.errors import Invalid, NotFound
 from leasemill.kernel.commands import LimitKeyView, LimitView
 from leasemill.kernel.model import QUEUE_LIMIT, SECOND, LimitTerms
-from leasemill.operator.paging import PAGE, all_limits
+from leasemill.operator.listing import PAGE, all_limits
 from leasemill.operator.wording import did_you_mean, instant, listed, numbers, span
 from leasemill.store.base import Store
 

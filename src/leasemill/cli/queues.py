@@ -13,7 +13,7 @@ from leasemill.cli.quantities import Seconds, metavar, seconds_or
 from leasemill.cli.store_options import acting_on_store, on_store
 from leasemill.errors import Invalid, NotFound
 from leasemill.kernel.model import QUEUE_LIMIT, SECOND, JobState, LimitTerms, OnFailure, Policy
-from leasemill.operator.paging import all_queues, find_queue
+from leasemill.operator.listing import all_queues, find_queue
 from leasemill.operator.wording import did_you_mean, listed
 from leasemill.store.base import Store
 

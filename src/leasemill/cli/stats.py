@@ -13,8 +13,7 @@ from leasemill.cli.output import print_json, print_table
 from leasemill.cli.store_options import on_store
 from leasemill.kernel.commands import LimitView
 from leasemill.kernel.model import QUEUE_LIMIT, SECOND, JobState
-from leasemill.operator.overdue import late_schedules, open_groups
-from leasemill.operator.paging import all_queues
+from leasemill.operator.listing import all_queues, late_schedules, open_groups
 from leasemill.operator.wording import counted, did_you_mean, listed, span, without_room
 from leasemill.operator.workers import ahead_or_behind, clocks_apart
 from leasemill.store.base import Store

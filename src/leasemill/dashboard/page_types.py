@@ -21,7 +21,7 @@ from leasemill.dashboard.sampler import Sample, Sampler
 from leasemill.errors import NotFound
 from leasemill.kernel.commands import QueueView
 from leasemill.operator.facts import AtWork, at_work
-from leasemill.operator.paging import find_queue
+from leasemill.operator.listing import find_queue
 from leasemill.store.base import Store
 
 FoundT = TypeVar("FoundT")

@@ -17,7 +17,7 @@ from leasemill.demo.trail import Mark, Trail
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import AbortReason, Execution, Job, JobState, Verb
 from leasemill.kernel.verbs.commit import followup_id
-from leasemill.operator.paging import all_jobs
+from leasemill.operator.listing import all_jobs
 from leasemill.store.base import Store
 
 

@@ -10,7 +10,7 @@ from leasemill.kernel.commands import GroupView, KeyView, LaneView, LimitView, Q
 from leasemill.kernel.model import ACTIONS_KEPT, QUEUE_LIMIT, Action, Job, JobState, LimitUse
 from leasemill.kernel.transitions.groups import end_id, then_id
 from leasemill.kernel.transitions.unique import unique_of
-from leasemill.operator.paging import find_queue
+from leasemill.operator.listing import find_queue
 from leasemill.store.base import Store
 from leasemill.store.presence import Presence
 from leasemill.store.worker_records import records

@@ -16,7 +16,7 @@ from leasemill.api.job import JobType
 from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import REDRIVEN_STATES, UNENDED_STATES, Job, JobState
-from leasemill.operator.paging import all_jobs
+from leasemill.operator.listing import all_jobs
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.crash import CrashPoint, crash_at
 from leasemill.testing.drain import adrain, drain

@@ -19,8 +19,7 @@ from typing import Final
 
 from leasemill.errors import Refused, Unavailable
 from leasemill.kernel.model import SECOND
-from leasemill.operator.overdue import late_schedules, open_groups
-from leasemill.operator.paging import all_queues
+from leasemill.operator.listing import all_queues, late_schedules, open_groups
 from leasemill.store.base import Store
 from leasemill.store.worker_records import WorkerRecord, records
 from leasemill.worker.exporting.catalogue import (
