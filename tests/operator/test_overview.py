@@ -145,7 +145,7 @@ def test_failures_are_read_again_when_their_number_changes_or_after_a_while(
     assert read(store, first).failures is first.failures
     fail(store, "two", "Fail: two")
     second = read(store, first)
-    assert [one.job for one in second.failures.found] == ["two", "one"]
+    assert [job.spec.id for job in second.failures.jobs] == ["two", "one"]
     clock.advance(s=10)
     assert read(store, second).failures is not second.failures
 

@@ -7,13 +7,17 @@ latest reading, and a notice. Readings take a fifth of the time at most. No comm
 from __future__ import annotations
 
 import logging
+import os
+import select
+import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from types import FrameType
+from typing import TYPE_CHECKING, Final
 
 import click
 import msgspec
@@ -28,10 +32,10 @@ from leasemill.operator.wording import instant, span
 from leasemill.store.base import Store
 
 if TYPE_CHECKING:
-    from leasemill.cli.top_screen import Notes
+    from leasemill.cli.top_screen import Picture
 
-REDRAWN_S: Final = 1.0
-"""Leases count down at least this often, also where the store is read less often."""
+REDRAWN_S: Final = 0.2
+"""How often the screen is drawn, with the latest reading, in the terminal's size, and leases count down."""
 READING_SHARE: Final = 0.2
 LATE_S: Final = 3.0
 """A reading that takes this much longer than the interval is noticed."""
@@ -61,14 +65,13 @@ def top(store: Store, interval: float, order: str, once: bool, as_json: bool) ->
     Keys: q quits, p pauses, s sorts the queues. Where standard output is not a terminal, one frame is printed, as with
     --once.
     """
-    chosen = QueueOrder(order)
     if as_json:
-        print_json(_as_json(_one_overview(store, interval, chosen)))
-        return
-    if once or not is_screen(sys.stdout):
-        _print_once(_one_overview(store, interval, chosen))
+        shown = _one_overview(store, interval, QueueOrder(order))
+        print_json({**msgspec.to_builtins(shown), "at": instant(shown.at)})
+    elif once or not is_screen(sys.stdout):
+        _print_once(_one_overview(store, interval, QueueOrder(order)))
     else:
-        _Screen(StoreReader(store, interval), chosen).run()
+        _Screen(StoreReader(store, interval), QueueOrder(order)).run()
 
 
 def _one_overview(store: Store, interval_s: float, order: QueueOrder) -> Overview:
@@ -81,17 +84,16 @@ def _one_overview(store: Store, interval_s: float, order: QueueOrder) -> Overvie
     return overview(second, rates, order=order)
 
 
-def _as_json(shown: Overview) -> dict[str, Any]:
-    fields: dict[str, Any] = msgspec.to_builtins(shown)
-    return fields | {"at": instant(shown.at)}
-
-
 def _print_once(shown: Overview) -> None:
     from rich.console import Console  # noqa: PLC0415  (slow to import)
 
     from leasemill.cli.top_screen import Notes, Picture  # noqa: PLC0415
 
-    Console(highlight=False).print(Picture(shown, Notes(), is_whole=True), end="")
+    console = Console(highlight=False)
+    with console.capture() as captured:
+        console.print(Picture(shown, Notes(), is_whole=True))
+    for line in captured.get().splitlines():
+        click.echo(line.rstrip())
 
 
 # StoreReading -------------------------------------------------------------------------------------------------------
@@ -117,28 +119,15 @@ class StoreReader:
         self.interval_s = interval_s
         self.rates = Rates()
         self.seen = Seen()
-        self.on_change: Callable[[], None] = lambda: None
+        self.paused_at: float | None = None
         self._store = store
         self._is_stopped = threading.Event()
-        self._goes_on = threading.Event()
-        self._goes_on.set()
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="leasemill-top", daemon=True).start()
 
     def stop(self) -> None:
         self._is_stopped.set()
-        self._goes_on.set()
-
-    @property
-    def is_paused(self) -> bool:
-        return not self._goes_on.is_set()
-
-    def pause_or_go_on(self) -> None:
-        if self.is_paused:
-            self._goes_on.set()
-        else:
-            self._goes_on.clear()
 
     def look(self) -> None:
         """Read once. A rate over a time in which nothing could be read would be an average of an outage."""
@@ -154,15 +143,17 @@ class StoreReader:
         else:
             self.rates.add(reading.counted())
             self.seen = Seen(reading, time.monotonic())
-        self.on_change()
 
     def _run(self) -> None:
-        while not self._is_stopped.is_set():
+        wait_s = 0.0
+        while not self._is_stopped.wait(wait_s):
+            if self.paused_at is not None:
+                wait_s = REDRAWN_S
+                continue
             began = time.monotonic()
             self.look()
             took_s = time.monotonic() - began
-            self._is_stopped.wait(max(self.interval_s - took_s, took_s * (1 / READING_SHARE - 1)))
-            self._goes_on.wait()
+            wait_s = max(self.interval_s - took_s, took_s * (1 / READING_SHARE - 1))
 
 
 def problem(seen: Seen, interval_s: float, now: float) -> str:
@@ -183,51 +174,69 @@ def _span(seconds: float) -> str:
 
 
 @contextmanager
-def _without_log_lines() -> Iterator[None]:
-    """What a store logs about a lost connection would be written across the screen; the notice says it."""
-    logger, handler = logging.getLogger("leasemill"), logging.NullHandler()
-    propagates = logger.propagate
-    logger.addHandler(handler)
-    logger.propagate = False
+def _keyboard() -> Iterator[int | None]:
+    """Standard input, whose keys can be read one by one; None if it is not a terminal. It is restored in any case.
+
+    Ctrl-C interrupts as usual. Ctrl-Z does nothing: a stopped program would leave its screen behind.
+    """
+    if sys.stdin is None or not sys.stdin.isatty():
+        yield None
+        return
+    import termios  # noqa: PLC0415  (not on Windows)
+    import tty  # noqa: PLC0415
+
+    keyboard = sys.stdin.fileno()
+    before = termios.tcgetattr(keyboard)
     try:
-        yield
+        tty.setcbreak(keyboard)
+        settings = termios.tcgetattr(keyboard)
+        settings[6][termios.VSUSP] = b"\0"
+        termios.tcsetattr(keyboard, termios.TCSADRAIN, settings)
+        yield keyboard
     finally:
-        logger.propagate = propagates
-        logger.removeHandler(handler)
+        termios.tcsetattr(keyboard, termios.TCSAFLUSH, before)
+
+
+def _next_key(keyboard: int | None) -> str | None:
+    """The key that was pressed, after a moment at most; None: none was, and empty: the terminal is gone."""
+    if keyboard is None:
+        time.sleep(REDRAWN_S)
+        return None
+    ready, _, _ = select.select([keyboard], [], [], REDRAWN_S)
+    return os.read(keyboard, 1).decode(errors="replace") if ready else None
+
+
+def _exit(number: int, _frame: FrameType | None) -> None:
+    sys.exit(128 + number)
 
 
 class _Screen:
     def __init__(self, reader: StoreReader, order: QueueOrder) -> None:
         self._reader = reader
         self._order = order
-        self._paused_at: float | None = None
 
     def run(self) -> None:
         from rich.console import Console  # noqa: PLC0415  (slow to import)
         from rich.live import Live  # noqa: PLC0415
 
-        from leasemill.cli.terminal import Keyboard  # noqa: PLC0415  (not on Windows)
-        from leasemill.cli.top_screen import Picture  # noqa: PLC0415
-
-        reader = self._reader
-        with _without_log_lines(), Keyboard() as keyboard:
-            reader.on_change = keyboard.wake
-            reader.start()
-            try:
-                with Live(console=Console(highlight=False), screen=True, auto_refresh=False) as live:
-                    is_going_on = True
-                    while is_going_on:
-                        self._check()
-                        live.update(Picture(self._overview(), self._notes(keyboard.is_there)), refresh=True)
-                        is_going_on = self._obey(keyboard.wait(min(reader.interval_s, REDRAWN_S)))
-            except KeyboardInterrupt:
-                return
-            finally:
-                reader.stop()
-
-    def _check(self) -> None:
-        if self._reader.seen.fatal is not None:
-            raise self._reader.seen.fatal
+        logging.disable()  # what a store logs would be written across the screen; the notice says it
+        signal.signal(signal.SIGTERM, _exit)  # so that the terminal is restored
+        try:
+            with (
+                _keyboard() as keyboard,
+                Live(console=Console(highlight=False), screen=True, auto_refresh=False) as live,
+            ):
+                self._reader.start()
+                key: str | None = None
+                while self._obey(key):
+                    if self._reader.seen.fatal is not None:
+                        raise self._reader.seen.fatal
+                    live.update(self._picture(has_keys=keyboard is not None), refresh=True)
+                    key = _next_key(keyboard)
+        except KeyboardInterrupt:
+            return
+        finally:
+            self._reader.stop()
 
     def _obey(self, key: str | None) -> bool:
         """False: the user wants to leave."""
@@ -235,8 +244,7 @@ class _Screen:
             case "q" | "Q" | "":
                 return False
             case "p" | "P" | " ":
-                self._reader.pause_or_go_on()
-                self._paused_at = time.monotonic() if self._reader.is_paused else None
+                self._reader.paused_at = time.monotonic() if self._reader.paused_at is None else None
             case "s" | "S":
                 orders = list(QueueOrder)
                 self._order = orders[(orders.index(self._order) + 1) % len(orders)]
@@ -244,19 +252,14 @@ class _Screen:
                 pass
         return True
 
-    def _overview(self) -> Overview | None:
-        seen = self._reader.seen
-        if seen.reading is None:
-            return None
-        elapsed_s = max(0.0, self._now() - seen.read_at)
-        return overview(seen.reading, self._reader.rates, elapsed_us=int(elapsed_s * SECOND), order=self._order)
+    def _picture(self, *, has_keys: bool) -> Picture:
+        from leasemill.cli.top_screen import Notes, Picture  # noqa: PLC0415  (slow to import)
 
-    def _notes(self, has_keys: bool) -> Notes:
-        from leasemill.cli.top_screen import Notes  # noqa: PLC0415  (slow to import)
-
-        is_paused = self._paused_at is not None
-        notice = "" if is_paused else problem(self._reader.seen, self._reader.interval_s, time.monotonic())
-        return Notes(self._order, notice, is_paused, has_keys)
-
-    def _now(self) -> float:
-        return time.monotonic() if self._paused_at is None else self._paused_at
+        reader, seen, shown = self._reader, self._reader.seen, None
+        now = time.monotonic() if reader.paused_at is None else reader.paused_at
+        if seen.reading is not None:
+            elapsed_us = int(max(0.0, now - seen.read_at) * SECOND)
+            shown = overview(seen.reading, reader.rates, elapsed_us=elapsed_us, order=self._order)
+        is_paused = reader.paused_at is not None
+        notice = "" if is_paused else problem(seen, reader.interval_s, now)
+        return Picture(shown, Notes(self._order, notice, is_paused, has_keys))

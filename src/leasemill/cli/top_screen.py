@@ -1,23 +1,34 @@
-"""How the overview of `leasemill top` looks, in a terminal of any size. Asks nothing: it draws what was read."""
+"""How the overview of `leasemill top` looks, in a terminal of any size. It draws what was read, and asks nothing.
+
+No line is wrapped: what does not fit is cut, with an ellipsis, or the last columns are left out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.layout import Layout
+from rich.measure import Measurement
+from rich.table import Column, Table
 from rich.text import Text
 
-from leasemill.cli.columns import Cell, Column, shortened, table
-from leasemill.kernel.model import SECOND, JobState
-from leasemill.operator.overview import FailureLine, Overview, QueueLine, QueueOrder, RunningLine, WorkerLine
+from leasemill.kernel.model import REDRIVEN_STATES, SECOND, JobState
+from leasemill.operator.overview import Overview, QueueOrder, RunningLine, WorkerLine
 from leasemill.operator.wording import span
 
 WIDE: Final = 120
 """From this many columns on, more is shown."""
-LEAST_ROWS: Final = 1
+HEAD_LINES: Final = 3
+LEAST: Final = 8
+"""The least width of a column that can be cut: what is shorter says nothing."""
+UNLIMITED: Final = 10_000
+ELLIPSIS: Final = "…"
 BAD, WARNING, CALM, GOOD = "red", "yellow", "dim", "green"
 
 
@@ -30,11 +41,34 @@ class Notes(Struct, frozen=True):
     has_keys: bool = False
 
 
-class Section(NamedTuple):
-    """A table. `draw` takes a number of rows and a width."""
+@dataclass(frozen=True, slots=True)
+class Name:
+    """An id, or a worker's name: it is cut in the middle, because the end distinguishes it."""
 
-    length: int
-    draw: Callable[[int, int], list[Text]]
+    text: str
+    style: str = ""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(shortened(self.text, options.max_width), self.style, no_wrap=True)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(1, cell_len(self.text))
+
+
+class Shown(NamedTuple):
+    """A column, and how a line of the overview is shown in it."""
+
+    column: Column
+    cell: Callable[[Any], RenderableType]
+    is_for_wide: bool = False
+
+
+class Section(NamedTuple):
+    """A table. `empty` is shown if it has no rows."""
+
+    title: str
+    columns: Sequence[Shown]
+    empty: Text
 
 
 class Picture:
@@ -46,261 +80,234 @@ class Picture:
         self._is_whole = is_whole
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        height = None if self._is_whole else options.height or console.height
-        for number, line in enumerate(self.lines(options.max_width, height)):
-            if number:
-                yield Text("\n", end="")
-            yield line
         if self._is_whole:
-            yield Text("\n", end="")
+            yield Group(*self._lines(console, options, None))
+            return
+        height = options.height or console.height
+        layout = Layout()
+        keys = [Layout(self._keys(), size=1)] if self._notes.has_keys else []
+        layout.split_column(Layout(Group(*self._lines(console, options, height - len(keys)))), *keys)
+        yield layout
 
-    def lines(self, width: int, height: int | None) -> list[Text]:
-        head = [self._title(width), self._summary(width), self._notice(width)]
-        if self._overview is None:
-            return head[:height]
-        sections = _sections(self._overview)
-        keys = [self._keys(width)] if self._notes.has_keys else []
-        fixed = len(head) + len(keys) + 2 * len(sections) - 1
-        rows = _shared([one.length for one in sections], None if height is None else height - fixed)
-        body = [
-            line
-            for section, room in zip(sections, rows, strict=True)
-            for line in (*section.draw(room, width), Text(end=""))
-        ]
-        body.pop()
-        if height is None:
-            return head + body
-        body = body[: max(0, height - len(head) - len(keys))]
-        filling = [Text(end="") for _ in range(height - len(head) - len(body) - len(keys))]
-        return (head + body + filling + keys)[:height]
-
-    def _title(self, width: int) -> Text:
+    def _lines(self, console: Console, options: ConsoleOptions, height: int | None) -> Iterator[RenderableType]:
+        yield from (self._title(), self._summary(), self._notice())
         shown = self._overview
-        clock = "" if shown is None else f"{datetime.fromtimestamp(shown.at / SECOND).astimezone():%H:%M:%S}"
-        line = Text("leasemill top", "bold cyan", no_wrap=True, end="")
-        if shown is not None:
-            room = width - len(line) - len(clock) - 4
-            line.append("  " + shortened(shown.store, room, keeps_end=True), "default not bold")
-        line.append(clock.rjust(max(0, width - line.cell_len)), CALM + " not bold")
-        return line
-
-    def _summary(self, width: int) -> Text:
-        shown = self._overview
-        line = Text(no_wrap=True, end="")
         if shown is None:
-            return line.append("reading the store …", CALM)
-        right = f"in {_rate(shown.in_per_s)}/s  out {_rate(shown.out_per_s)}/s"
+            return
+        lists = (shown.queues, shown.workers, shown.running, shown.failures)
+        totals = (len(shown.queues), len(shown.workers), shown.leases_total, shown.failures_total)
+        room = None if height is None else height - HEAD_LINES - 2 * len(lists) + 1
+        for number, rows in enumerate(_shared([len(one) for one in lists], room)):
+            section, visible = SECTIONS[number], lists[number][:rows]
+            if number:
+                yield ""
+            is_more = section is QUEUES and "queues" in shown.is_part
+            yield _table(section, visible, _part(len(visible), totals[number], is_more), console, options)
+            if not visible:
+                yield section.empty
+
+    def _title(self) -> RenderableType:
+        shown = self._overview
+        if shown is None:
+            return _line(("leasemill top", "bold cyan"))
+        clock = f"{datetime.fromtimestamp(shown.at / SECOND).astimezone():%H:%M:%S}"
+        grid = Table.grid(
+            Column(no_wrap=True), Column(ratio=1), Column(no_wrap=True), padding=(0, 2, 0, 0), expand=True
+        )
+        grid.add_row(Text("leasemill top", "bold cyan"), Name(shown.store), Text(clock, CALM))
+        return grid
+
+    def _summary(self) -> RenderableType:
+        shown = self._overview
+        if shown is None:
+            return _line(("reading the store …", CALM))
+        counts = _line()
         for state in JobState:
-            count = f"{shown.jobs[state]:,}"
-            if line.cell_len + len(count) + len(state.value) + 3 + len(right) > width:
-                break
-            line.append(count, _state_style(state, shown.jobs[state]) or "bold").append(f" {state.value}  ", CALM)
-        line.append(right.rjust(width - line.cell_len))
-        line.truncate(width, overflow="ellipsis")
-        return line
+            count = shown.jobs[state]
+            style = BAD if count and state in REDRIVEN_STATES else "bold"
+            counts.append(f"{count:,}", style).append(f" {state.value}  ", CALM)
+        grid = Table.grid(
+            Column(ratio=1, no_wrap=True, overflow="ellipsis"), Column(no_wrap=True), padding=(0, 2, 0, 0), expand=True
+        )
+        grid.add_row(counts, f"in {_rate(shown.in_per_s)}/s  out {_rate(shown.out_per_s)}/s")
+        return grid
 
-    def _notice(self, width: int) -> Text:
+    def _notice(self) -> Text:
         if self._notes.problem:
-            return Text(shortened(self._notes.problem, width), "bold red", no_wrap=True, end="")
-        if self._notes.is_paused:
-            return Text("paused: p continues", "bold yellow", no_wrap=True, end="")
-        return Text(end="")
+            return _line((printable(self._notes.problem), "bold red"))
+        return _line(("paused: p continues", "bold yellow")) if self._notes.is_paused else Text()
 
-    def _keys(self, width: int) -> Text:
-        line = Text(no_wrap=True, end="")
+    def _keys(self) -> Text:
         pause = "continue" if self._notes.is_paused else "pause"
-        for key, what in (("q", "quit"), ("p", pause), ("s", f"sort queues, now by {self._notes.order.value}")):
-            line.append(f"{key} ", "bold cyan").append(f"{what}   ", CALM)
-        line.truncate(width, overflow="ellipsis")
-        return line
+        keys = (("q", "quit"), ("p", pause), ("s", f"sort queues, now by {self._notes.order.value}"))
+        return _line(*(part for key, what in keys for part in ((f"{key} ", "bold cyan"), (f"{what}   ", CALM))))
+
+
+def _line(*parts: tuple[str, str]) -> Text:
+    return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
 
 
 def _shared(counts: Sequence[int], room: int | None) -> list[int]:
     """How many rows each section gets: what a short one does not need, the others get."""
-    wanted = [max(LEAST_ROWS, count) for count in counts]
-    if room is None or sum(wanted) <= room:
-        return wanted
-    given = [min(LEAST_ROWS, one) for one in wanted]
-    while sum(given) < room:
+    wanted = [max(1, count) for count in counts]
+    given = wanted if room is None else [1] * len(wanted)
+    while room is not None and sum(given) < min(room, sum(wanted)):
         short = [index for index, one in enumerate(wanted) if given[index] < one]
         given[min(short, key=lambda index: given[index])] += 1
     return given
 
 
+def _part(count: int, total: int, is_more: bool) -> str:
+    """What part of the whole is shown."""
+    if count < total or is_more:
+        return f" {count:,} of {total:,}{'+' if is_more else ''}"
+    return f" {total:,}" if total else ""
+
+
+def _table(section: Section, lines: Sequence[object], part: str, console: Console, options: ConsoleOptions) -> Table:
+    """The table with as many of its columns as the width has room for."""
+    is_wide = options.max_width >= WIDE
+    first = Column(Text(section.title + part, "bold not dim"), width=36 if is_wide else 22, no_wrap=True)
+    shown = [one for one in section.columns if is_wide or not one.is_for_wide]
+    while True:
+        # A table writes its cells into the columns that it is given: they are copied.
+        columns = [first.copy(), *(one.column.copy() for one in shown[1:])]
+        can_grow = any(column.ratio for column in columns)
+        table = Table(*columns, box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=CALM, expand=can_grow)
+        for line in lines:
+            table.add_row(*(one.cell(line) for one in shown))
+        # A measurement is cut to the width that is asked for.
+        least = Measurement.get(console, options.update(width=UNLIMITED), table).minimum
+        if len(shown) == 1 or least <= options.max_width:
+            return table
+        shown.pop()
+
+
 # The sections --------------------------------------------------------------------------------------------------
 
 
-def _sections(shown: Overview) -> list[Section]:
-    return [
-        Section(len(shown.queues), lambda rows, width: _queues(shown, rows, width)),
-        Section(len(shown.workers), lambda rows, width: _workers(shown, rows, width)),
-        Section(len(shown.running), lambda rows, width: _running(shown, rows, width)),
-        Section(len(shown.failures), lambda rows, width: _failures(shown, rows, width)),
-    ]
+def _number(title: str, least: int, cell: Callable[[Any], Text], is_for_wide: bool = False) -> Shown:
+    """As wide as it needs to be. At least so wide that a table does not move while its numbers change."""
+    return Shown(Column(title, justify="right", min_width=max(least, len(title)), no_wrap=True), cell, is_for_wide)
 
 
-def _headed(name: str, shown: int, total: int, *, is_more: bool = False) -> str:
-    """The title says what part of the whole is shown."""
-    if shown < total or is_more:
-        return f"{name} {shown:,} of {total:,}{'+' if is_more else ''}"
-    return f"{name} {total:,}" if total else name
+def _text(title: str, share: int, cell: Callable[[Any], RenderableType], is_for_wide: bool = False) -> Shown:
+    """It is cut where there is no room, and gets this share of what is left."""
+    return Shown(Column(title, width=LEAST, ratio=share, no_wrap=True, overflow="ellipsis"), cell, is_for_wide)
 
 
-def _first(width: int) -> int:
-    """The width of the first column, the same in all sections: an id fits into the wide one."""
-    return 36 if width >= WIDE else 22
+def _word(title: str, least: int, cell: Callable[[Any], Text], is_for_wide: bool = False) -> Shown:
+    return Shown(Column(title, min_width=least, no_wrap=True), cell, is_for_wide)
 
 
-def _or_none(lines: list[Text], sentence: str, style: str = CALM) -> list[Text]:
-    return lines if len(lines) > 1 else [*lines, Text(sentence, style, no_wrap=True, overflow="ellipsis", end="")]
+def _jobs(state: JobState, least: int = 6, is_for_wide: bool = False) -> Shown:
+    style = BAD if state in REDRIVEN_STATES else ""
+    return _number(state.value, least, lambda it: _count(it.jobs[state], style), is_for_wide)
 
 
-def _queues(shown: Overview, rows: int, width: int) -> list[Text]:
-    first = _first(width)
-    title = _headed("QUEUES", min(rows, len(shown.queues)), len(shown.queues), is_more="queues" in shown.is_part)
-    columns = [
-        Column(title, share=1, least=first, most=first),
-        Column("ready", is_right=True, least=9),
-        Column("leased", is_right=True, least=6),
-        Column("in/s", is_right=True, least=7),
-        Column("out/s", is_right=True, least=7),
-        Column("oldest due", is_right=True, least=10),
-    ]
-    states = [JobState.FAILED]
-    if width >= WIDE:
-        states = [JobState.SUCCEEDED, JobState.FAILED, JobState.DEAD, JobState.CANCELLED]
-    columns += [Column(state.value, is_right=True, least=6) for state in states]
-    found = [_queue_row(queue, states) for queue in shown.queues[:rows]]
-    return _or_none(table(columns, found, width), "no queue has had a job yet")
+def _worker_state(it: WorkerLine) -> Text:
+    if it.is_stale:
+        return Text("no heartbeat", BAD)
+    if it.stuck:
+        return Text(f"{it.stuck} stuck", BAD)
+    if it.is_stopping:
+        return Text("stopping", WARNING)
+    return Text("quiet", WARNING) if it.is_quiet else Text("running", GOOD)
 
 
-def _queue_row(queue: QueueLine, states: Sequence[JobState]) -> list[Cell]:
-    name = Cell(f"{queue.queue} (paused)", WARNING) if queue.is_paused else Cell(queue.queue)
-    return [
-        name,
-        _count(queue.jobs[JobState.READY]),
-        _count(queue.jobs[JobState.LEASED]),
-        Cell(_rate(queue.in_per_s), "" if queue.in_per_s else CALM),
-        Cell(_rate(queue.out_per_s), "" if queue.out_per_s else CALM),
-        Cell("-", CALM) if queue.oldest_due_s is None else Cell(_span(queue.oldest_due_s)),
-        *(_count(queue.jobs[state], _state_style(state, queue.jobs[state])) for state in states),
-    ]
+def _risk(it: RunningLine) -> str:
+    return BAD if it.is_at_risk else ""
 
 
-def _workers(shown: Overview, rows: int, width: int) -> list[Text]:
-    is_wide, first = width >= WIDE, _first(width)
-    columns = [
-        Column(
-            _headed("WORKERS", min(rows, len(shown.workers)), len(shown.workers)),
-            share=3,
-            keeps_end=True,
-            least=first,
-            most=first,
+QUEUES: Final = Section(
+    "QUEUES",
+    (
+        _text("", 1, lambda it: _cell(f"{it.queue} (paused)", WARNING) if it.is_paused else _cell(it.queue)),
+        _jobs(JobState.READY, 9),
+        _jobs(JobState.LEASED),
+        _number("in/s", 7, lambda it: Text(_rate(it.in_per_s), "" if it.in_per_s else CALM)),
+        _number("out/s", 7, lambda it: Text(_rate(it.out_per_s), "" if it.out_per_s else CALM)),
+        _number("oldest due", 10, lambda it: _span(it.oldest_due_s)),
+        _jobs(JobState.SUCCEEDED, is_for_wide=True),
+        _jobs(JobState.FAILED),
+        _jobs(JobState.DEAD, is_for_wide=True),
+        _jobs(JobState.CANCELLED, is_for_wide=True),
+    ),
+    Text("no queue has had a job yet", CALM),
+)
+WORKERS: Final = Section(
+    "WORKERS",
+    (
+        _text("", 1, lambda it: Name(it.worker)),
+        _number(
+            "slots", 7, lambda it: Text(f"{it.running + it.stuck}/{it.slots}", "" if it.running + it.stuck else CALM)
         ),
-        Column("slots", is_right=True, least=7),
-        Column("heartbeat", is_right=True, least=9),
-        Column("state", least=12),
-        Column("host", share=2, keeps_end=True),
-        Column("version"),
-    ]
-    if is_wide:
-        columns += [
-            Column("up", is_right=True, least=8),
-            Column("done", is_right=True, least=9),
-            Column("queues", share=3),
-        ]
-    found = [row if is_wide else row[:6] for row in map(_worker_row, shown.workers[:rows])]
-    return _or_none(table(columns, found, width), "no worker has sent a heartbeat", WARNING)
-
-
-def _worker_row(worker: WorkerLine) -> list[Cell]:
-    busy = worker.running + worker.stuck
-    return [
-        Cell(worker.worker),
-        Cell(f"{busy}/{worker.slots}", "" if busy else CALM),
-        Cell(_span(worker.heartbeat_s), BAD if worker.is_stale else ""),
-        _worker_state(worker),
-        Cell(worker.host),
-        Cell(worker.version or "-", CALM),
-        Cell(_span(worker.up_s)),
-        _count(worker.succeeded),
-        Cell(", ".join(worker.queues)),
-    ]
-
-
-def _worker_state(worker: WorkerLine) -> Cell:
-    if worker.is_stale:
-        return Cell("no heartbeat", BAD)
-    if worker.stuck:
-        return Cell(f"{worker.stuck} stuck", BAD)
-    if worker.is_stopping:
-        return Cell("stopping", WARNING)
-    return Cell("quiet", WARNING) if worker.is_quiet else Cell("running", GOOD)
-
-
-def _running(shown: Overview, rows: int, width: int) -> list[Text]:
-    is_wide, first = width >= WIDE, _first(width)
-    visible = shown.running[:rows]
-    columns = [
-        Column(_headed("RUNNING", len(visible), shown.leases_total), share=3, keeps_end=True, least=first, most=first),
-        Column("lease left", is_right=True, least=10),
-        Column("ran", is_right=True, least=8),
-        Column("try", is_right=True),
-        Column("kind", share=3),
-        Column("worker", share=2, keeps_end=True),
-    ]
-    if is_wide:
-        columns += [Column("queue", share=2), Column("progress", share=2)]
-    found = [row if is_wide else row[:6] for row in map(_running_row, visible)]
-    return _or_none(table(columns, found, width), "no job is running")
-
-
-def _running_row(one: RunningLine) -> list[Cell]:
-    style = BAD if one.is_at_risk else ""
-    left = f"{_span(one.left_s)}" if one.left_s > 0 else "expired"
-    return [
-        Cell(one.job, style),
-        Cell(left, style),
-        Cell("-", CALM) if one.ran_s is None else Cell(_span(one.ran_s)),
-        Cell(str(one.attempt), WARNING if one.attempt > 1 else CALM),
-        Cell(one.kind),
-        Cell(one.worker, style),
-        Cell(one.queue),
-        Cell(one.progress),
-    ]
-
-
-def _failures(shown: Overview, rows: int, width: int) -> list[Text]:
-    is_wide, first = width >= WIDE, _first(width)
-    visible = shown.failures[:rows]
-    columns = [
-        Column(
-            _headed("FAILURES", len(visible), shown.failures_total), share=3, keeps_end=True, least=first, most=first
-        ),
-        Column("ago", is_right=True, least=8),
-        Column("kind", share=1),
-    ]
-    if is_wide:
-        columns += [Column("queue", share=1), Column("state"), Column("tries", is_right=True)]
-    columns.append(Column("error", share=4))
-    return _or_none(table(columns, [_failure_row(one, is_wide) for one in visible], width), "no job has failed")
-
-
-def _failure_row(one: FailureLine, is_wide: bool) -> list[Cell]:
-    error = " ".join(one.error.partition("\n")[0].split())
-    more = [Cell(one.queue), Cell(one.state.value, BAD), Cell(str(one.attempts))] if is_wide else []
-    return [Cell(one.job), Cell(_span(one.seconds_ago)), Cell(one.kind), *more, Cell(error or "-")]
+        _number("heartbeat", 9, lambda it: _span(it.heartbeat_s, BAD if it.is_stale else "")),
+        _word("state", 12, _worker_state),
+        _text("host", 2, lambda it: Name(it.host)),
+        _word("version", 7, lambda it: _cell(it.version or "-", CALM)),
+        _number("up", 8, lambda it: _span(it.up_s), is_for_wide=True),
+        _number("done", 9, lambda it: _count(it.succeeded), is_for_wide=True),
+        _text("queues", 3, lambda it: _cell(", ".join(it.queues)), is_for_wide=True),
+    ),
+    Text("no worker has sent a heartbeat", WARNING),
+)
+RUNNING: Final = Section(
+    "RUNNING",
+    (
+        _text("", 1, lambda it: Name(it.job, _risk(it))),
+        _number("lease left", 10, lambda it: _span(it.left_s, _risk(it)) if it.left_s > 0 else Text("expired", BAD)),
+        _number("ran", 8, lambda it: _span(it.ran_s)),
+        _number("try", 3, lambda it: Text(str(it.attempt), WARNING if it.attempt > 1 else CALM)),
+        _text("kind", 3, lambda it: _cell(it.kind)),
+        _text("worker", 2, lambda it: Name(it.worker, _risk(it))),
+        _text("queue", 2, lambda it: _cell(it.queue), is_for_wide=True),
+        _text("progress", 2, lambda it: _cell(it.progress), is_for_wide=True),
+    ),
+    Text("no job is running", CALM),
+)
+FAILURES: Final = Section(
+    "FAILURES",
+    (
+        _text("", 1, lambda it: Name(it.job)),
+        _number("ago", 8, lambda it: _span(it.seconds_ago)),
+        _text("kind", 1, lambda it: _cell(it.kind)),
+        _text("queue", 1, lambda it: _cell(it.queue), is_for_wide=True),
+        _word("state", 6, lambda it: Text(it.state.value, BAD), is_for_wide=True),
+        _number("tries", 5, lambda it: Text(str(it.attempts)), is_for_wide=True),
+        _text("error", 4, lambda it: _cell(" ".join(it.error.partition("\n")[0].split()) or "-")),
+    ),
+    Text("no job has failed", CALM),
+)
+SECTIONS: Final = (QUEUES, WORKERS, RUNNING, FAILURES)
 
 
 # How values look -----------------------------------------------------------------------------------------------
 
 
-def _state_style(state: JobState, count: int) -> str:
-    return BAD if count and state in (JobState.FAILED, JobState.DEAD) else ""
+def printable(text: str) -> str:
+    """The text without what would move the cursor."""
+    return "".join(one if one.isprintable() else " " for one in text)
 
 
-def _count(count: int, style: str = "") -> Cell:
-    return Cell(f"{count:,}", style if count else CALM)
+def shortened(text: str, width: int) -> str:
+    """Cut in the middle to a width in cells: the end gets two thirds of it."""
+    text = printable(text)
+    if cell_len(text) <= width:
+        return text
+    end = max(0, width - 1) * 2 // 3
+    begin = set_cell_size(text, max(0, width - 1 - end))
+    while cell_len(text) > end:
+        text = text[1:]
+    return begin + ELLIPSIS + text
+
+
+def _cell(text: str, style: str = "") -> Text:
+    return Text(printable(text), style)
+
+
+def _count(count: int, style: str = "") -> Text:
+    return Text(f"{count:,}", style if count else CALM)
 
 
 def _rate(per_second: float | None) -> str:
@@ -309,6 +316,8 @@ def _rate(per_second: float | None) -> str:
     return f"{per_second:,.0f}" if per_second >= 100 or per_second == 0 else f"{per_second:.1f}"
 
 
-def _span(seconds: float) -> str:
+def _span(seconds: float | None, style: str = "") -> Text:
     """In tenths of a second at the finest: what changes with every look is not read."""
-    return f"{max(0.0, seconds):.1f} s" if seconds < 1 else span(int(seconds * SECOND))
+    if seconds is None:
+        return Text("-", CALM)
+    return Text(f"{max(0.0, seconds):.1f} s" if seconds < 1 else span(int(seconds * SECOND)), style)

@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import Struct
 
 from leasemill.kernel.commands import JobFilter, LeaseView, QueueView, Totals
-from leasemill.kernel.model import REDRIVEN_STATES, SECOND, JobState
+from leasemill.kernel.model import REDRIVEN_STATES, SECOND, Job, JobState
 from leasemill.kernel.read.filter import last_error
 from leasemill.operator.rates import Counted, Flow, Rates
 from leasemill.store.base import Store
@@ -32,23 +32,11 @@ class QueueOrder(StrEnum):
     OLDEST = "oldest"
 
 
-class Failure(Struct, frozen=True):
-    """A job that is FAILED or DEAD now."""
-
-    job: str
-    kind: str
-    queue: str
-    state: JobState
-    attempts: int
-    at: int
-    error: str
-
-
 class Failures(Struct, frozen=True):
-    """As of `at`; the latest first, of those jobs that were enqueued last."""
+    """Jobs that were FAILED or DEAD at `at`; the latest first, of those jobs that were enqueued last."""
 
     at: int
-    found: tuple[Failure, ...]
+    jobs: tuple[Job, ...]
 
 
 class StoreReading(Struct, frozen=True):
@@ -85,19 +73,7 @@ def _failures(store: Store, at: int, totals: Totals, before: StoreReading | None
     if before is not None and number == before.failures_total and at - before.failures.at < FAILURES_KEPT_US:
         return before.failures
     page = store.jobs(JobFilter(states=REDRIVEN_STATES), limit=FAILURES_READ, newest_first=True)
-    found = [
-        Failure(
-            job.spec.id,
-            job.spec.kind,
-            job.spec.queue,
-            job.state,
-            job.attempt,
-            job.updated_at,
-            last_error(job) or "",
-        )
-        for job in page.jobs
-    ]
-    return Failures(at, tuple(sorted(found, key=lambda one: one.at, reverse=True)))
+    return Failures(at, tuple(sorted(page.jobs, key=lambda job: job.updated_at, reverse=True)))
 
 
 # The overview --------------------------------------------------------------------------------------------------
@@ -190,7 +166,7 @@ def overview(
     cut = {
         "queues": len(reading.queues) == QUEUES_READ,
         "running": len(reading.leases) == LEASES_READ,
-        "failures": len(reading.failures.found) < reading.failures_total,
+        "failures": len(reading.failures.jobs) < reading.failures_total,
     }
     return Overview(
         reading.store,
@@ -201,12 +177,9 @@ def overview(
         _ordered([_queue(queue, now, rates.queue(queue.name)) for queue in reading.queues], order),
         sorted(workers, key=lambda one: (one.is_stale, one.worker)),
         sorted(running, key=lambda one: (not one.is_at_risk, one.left_s)),
-        [
-            FailureLine(one.job, one.kind, one.queue, one.state, one.attempts, _seconds(now - one.at), one.error)
-            for one in reading.failures.found
-        ],
+        [_failure(job, now) for job in reading.failures.jobs],
         max(reading.totals.timed_leases, len(reading.leases)),
-        max(reading.failures_total, len(reading.failures.found)),
+        max(reading.failures_total, len(reading.failures.jobs)),
         [name for name, is_cut in cut.items() if is_cut],
     )
 
@@ -266,6 +239,11 @@ def _running(
         "" if job is None else _progress(job),
         lease.expires_at <= now or lease.worker not in is_alive,
     )
+
+
+def _failure(job: Job, now: int) -> FailureLine:
+    spec, error = job.spec, last_error(job) or ""
+    return FailureLine(spec.id, spec.kind, spec.queue, job.state, job.attempt, _seconds(now - job.updated_at), error)
 
 
 def _progress(job: RunningJob) -> str:
