@@ -1,14 +1,13 @@
 -- db check: finds every row that does not follow from the others. Returns what is wrong, and the job it is wrong with.
 with standing as materialized (
-    select jobs.no, jobs.id, jobs.queue, jobs.lane, jobs.lane_offset, 9 - jobs.priority as rank,
+    select jobs.no, jobs.id, jobs.queue, jobs.lane, jobs.lane_offset, {schema}.rank_of(jobs.priority) as rank,
         coalesce(marks.seq, jobs.no) as seq, coalesce(last.attempt, 0) as attempt,
         coalesce(last.is_done, false) as is_done, leases.no is not null as is_leased, kept.no is not null as is_kept,
         coalesce(kept.blocks_lane, false) as blocks_lane, coalesce(last.is_final, false) as is_final,
         marks.redriven_attempt is not null and marks.redriven_attempt = coalesce(last.attempt, 0) as is_redriven,
         case when marks.redriven_attempt = coalesce(last.attempt, 0) then marks.redriven_at
             when last.attempt is not null then last.available_at
-            when jobs.run_at is null then jobs.created_at + coalesce(jobs.delay_us, 0)
-            else greatest(jobs.created_at, jobs.run_at) end as available_at,
+            else {schema}.due_at(jobs.created_at, jobs.run_at, jobs.delay_us) end as available_at,
         case when marks.redriven_attempt = coalesce(last.attempt, 0) then 0 else coalesce(last.retries, 0) end as retries,
         case when marks.redriven_attempt = coalesce(last.attempt, 0) then 0 else coalesce(last.expirations, 0)
             end as expirations

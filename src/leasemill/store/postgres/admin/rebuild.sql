@@ -7,12 +7,11 @@ lock table {schema}.jobs, {schema}.ready, {schema}.leases, {schema}.executions, 
     {schema}.limits, {schema}.queues, {schema}.unique_keys in share row exclusive mode;
 
 create temporary table standing on commit drop as
-select jobs.no, jobs.queue, jobs.lane, 9 - jobs.priority as rank, coalesce(marks.seq, jobs.no) as seq,
+select jobs.no, jobs.queue, jobs.lane, {schema}.rank_of(jobs.priority) as rank, coalesce(marks.seq, jobs.no) as seq,
     coalesce(last.attempt, 0) as attempt, leases.no is not null as is_leased, coalesce(kept.blocks_lane, false) as is_blocked,
     case when marks.redriven_attempt = coalesce(last.attempt, 0) then marks.redriven_at
         when last.attempt is not null then last.available_at
-        when jobs.run_at is null then jobs.created_at + coalesce(jobs.delay_us, 0)
-        else greatest(jobs.created_at, jobs.run_at) end as available_at,
+        else {schema}.due_at(jobs.created_at, jobs.run_at, jobs.delay_us) end as available_at,
     case when marks.redriven_attempt = coalesce(last.attempt, 0) then 0 else coalesce(last.retries, 0) end as retries,
     case when marks.redriven_attempt = coalesce(last.attempt, 0) then 0 else coalesce(last.expirations, 0) end as expirations,
     (

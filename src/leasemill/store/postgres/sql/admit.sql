@@ -3,9 +3,8 @@
 -- Sees what became visible before it began, in the order of numbers. Returns the new heads' places in the ready table.
 -- Locks lanes, in order. One that somebody has locked, or that vanished since the first step, is left to the next admission.
 with come as materialized (
-    select first.no, first.queue, first.lane, 9 - jobs.priority as rank, jobs.created_at,
-        case when jobs.run_at is null then jobs.created_at + coalesce(jobs.delay_us, 0)
-            else greatest(jobs.created_at, jobs.run_at) end as available_at,
+    select first.no, first.queue, first.lane, {schema}.rank_of(jobs.priority) as rank, jobs.created_at,
+        {schema}.due_at(jobs.created_at, jobs.run_at, jobs.delay_us) as available_at,
         row_number() over (partition by first.queue, first.lane order by first.no) as place
     from (
         select no, queue, lane from {schema}.arrivals

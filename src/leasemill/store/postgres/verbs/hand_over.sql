@@ -1,7 +1,7 @@
 -- hand over: the next job of each lane becomes its head, as in `advance`; and if that is all there is to claim, it is granted at
 -- once (C8), without a place in the ready table. What is granted is what `claim` would grant: due, in a queue that is served, by
 -- C2; and nothing, if there is another claimable job, or one that has had the token meant for it (I2).
--- Runs after `ack_all`, in the same transaction, which has locked the lanes. Looks for others from the given places or, where
+-- Runs after `ack`, in the same transaction, which has locked the lanes. Looks for others from the given places or, where
 -- none is given, from the watermark. I5: the terms are settled here. C5: a row in requests, as for any claim.
 -- Returns the new heads with their leases, if granted, by fence; and whether there are arrivals to admit.
 with gate as materialized (

@@ -3,8 +3,7 @@
 -- was would take it, and could not delete it as it is. Returns how many were found there.
 with given as materialized (
     select given.id, given.payload, given.headers, given.due_at, given.count, given.at, job.no, job.queue,
-        9 - job.priority as rank, case when job.run_at is null then job.created_at + coalesce(job.delay_us, 0)
-            else greatest(job.created_at, job.run_at) end as was_due_at
+        {schema}.rank_of(job.priority) as rank, {schema}.due_at(job.created_at, job.run_at, job.delay_us) as was_due_at
     from unnest({ids}::text[], {payloads}::text[], {headers}::text[], {due_ats}::int8[], {counts}::int8[], {ats}::int8[])
         as given (id, payload, headers, due_at, count, at)
     cross join lateral (select * from {schema}.jobs where jobs.id = given.id offset 0) as job
