@@ -691,7 +691,7 @@ TABLE: Final = Table(
     "the kernel",
     MUTATIONS,
     {str(path.relative_to(KERNEL)): path for path in KERNEL.rglob("*.py")},
-    "tests/store/test_conformance.py",
+    ("tests/store/test_conformance.py",),
     tuple(f"tests/kernel/test_{name}.py" for name in ("table", "retry", "events", "order", "histories")),
 )
 

@@ -51,15 +51,16 @@ class Mutation:
 
 @dataclass(frozen=True)
 class Table:
-    """Mutations of one kind: what they change, where their files are, and the conformance suite that must notice.
+    """Mutations of one kind: what they change, where their files are, and the conformance suites that must notice.
 
-    `beside`: tests of which it is only reported whether they notice.
+    Each of the suites must: on PostgreSQL one is driven by threads and one by an event loop. `beside`: tests of which
+    it is only reported whether they notice.
     """
 
     title: str
     mutations: tuple[Mutation, ...]
     files: Mapping[str, Path]
-    conformance: str
+    conformance: tuple[str, ...]
     beside: tuple[str, ...] = ()
 
     def mutated(self, wanted: Mutation) -> dict[Path, str]:
@@ -91,8 +92,12 @@ def judge(table: Table, wanted: Mutation, environment: Mapping[str, str]) -> Ver
         for path, text in table.mutated(wanted).items():
             (copy / path.relative_to(SOURCE)).write_text(text)
         environment = {**environment, "PYTHONPATH": str(copy)}
-        chosen = [wanted.tests] if wanted.tests else [table.conformance, "-k", " or ".join(naming(wanted.rules))]
-        caught_by = first_failure(environment, *chosen)
+        if wanted.tests:
+            failures = [first_failure(environment, wanted.tests)]
+        else:
+            tests = "-k", " or ".join(naming(wanted.rules))
+            failures = [first_failure(environment, suite, *tests) for suite in table.conformance]
+        caught_by = ", ".join(dict.fromkeys(filter(None, failures))) if all(failures) else None
         caught_beside = first_failure(environment, *table.beside) if table.beside else None
     return Verdict(wanted, caught_by, caught_beside, time.monotonic() - began)
 

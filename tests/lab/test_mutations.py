@@ -29,7 +29,7 @@ def test_a_mutation_finds_its_text_and_has_tests_that_name_its_rule(table: Table
 
 def test_a_mutation_whose_text_is_gone_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file.py").write_text("some text")
-    table = Table("files", (), {"file": tmp_path / "file.py"}, "")
+    table = Table("files", (), {"file": tmp_path / "file.py"}, ())
     with pytest.raises(ValueError, match="0 times, not once"):
         table.mutated(Mutation("gone", "", "file", "no such text", ""))
 

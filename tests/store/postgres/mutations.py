@@ -37,6 +37,9 @@ GIVEN_TOKEN: Final = "\n        and ((no, token) in (select * from unnest({nos}:
 HELD: Final = "\n        and expires_at > {schema}.clock({now}::int8)"
 HELD_OR_COMMITTED: Final = "\n        and (committed_at is not null or expires_at > {schema}.clock({now}::int8))"
 
+SUITES: Final = ("TestPostgres", "TestPostgresByTheLoop")
+"""The conformance suite, driven by threads and by an event loop: each must notice."""
+
 MUTATIONS: Final = (
     Mutation(
         "a job takes its key in all queues",
@@ -64,8 +67,8 @@ MUTATIONS: Final = (
     Mutation(
         "a death lets earlier versions in",
         "L10",
-        "decide.py",
-        "number > database.format and number in KNOWN_SINCE",
+        "exact/decide.py",
+        "number > known.format and number in KNOWN_SINCE",
         "False",
         "tests/store/postgres/test_older_version.py",
     ),
@@ -95,14 +98,14 @@ MUTATIONS: Final = (
     Mutation(
         "what is handed over is claimable too",
         "C8",
-        "statements.py",
-        '"unplaced": "left_over"',
-        '"unplaced": "next"',
+        "hand_over",
+        "where no not in (select picked.no from picked)",
+        "select * from next",
     ),
     Mutation(
         "a repeat of what was granted finds nothing",
         "C5 C8",
-        "statements.py",
+        "_grant",
         "having count(*) > 0 and {request_id}",
         "having false and {request_id}",
     ),
@@ -115,28 +118,28 @@ MUTATIONS: Final = (
         RACES,
     ),
     # Reports
-    Mutation("ack checks no token", "L2 I2", "ack", GIVEN_TOKEN, ""),
-    Mutation("ack checks no time", "L1 L3", "ack", HELD_OR_COMMITTED, ""),
+    Mutation("ack checks no token", "L2 I2", "_ended", GIVEN_TOKEN, ""),
+    Mutation("ack checks no time", "L1 L3", "_ended", HELD_OR_COMMITTED, ""),
     Mutation(
         "ack ends a lane's head and leaves its lane",
         "N4",
-        "ack",
+        "_ended",
         "(lane is null or (queue, lane) in",
         "(true or (queue, lane) in",
         EXACT,
     ),
-    Mutation("ack keeps no result", "X7", "ack", "then given_result else result end", "then result else result end"),
+    Mutation("ack keeps no result", "X7", "_ended", "then given_result else result end", "then result else result end"),
     Mutation(
         "ack replaces the result of a commit",
         "L6",
-        "ack",
+        "_ended",
         "then given_result else result end",
         "then given_result else given_result end",
     ),
     Mutation(
         "ack of a lane's head locks no lane",
         "N4",
-        "ack",
+        "_ended",
         "lane = given.lane for update",
         "lane = given.lane",
         ISOLATION,
@@ -216,17 +219,14 @@ MUTATIONS: Final = (
     Mutation(
         "a job is due before it was enqueued",
         "E3",
-        "enqueue",
+        "0025_due_at",
         "else greatest(created_at, run_at) end",
         "else run_at end",
     ),
-    Mutation(
-        "one job's delay is not kept", "E3", "enqueue_one", "created_at + coalesce(delay_us, 0)", "created_at", WAYS
-    ),
-    Mutation("one job's priority is not kept", "C2", "enqueue_one", "9 - priority", "9", WAYS),
-    Mutation("one job's queue is not notified", "E1", "enqueue_one", "due_at <= created_at then", "false then", WAYS),
-    Mutation("a delay is not kept", "E3", "enqueue", "created_at + coalesce(delay_us, 0)", "created_at"),
-    Mutation("a lane's job is ready at once", "N3 N1", "statements.py", "inserted where lane is null", "inserted"),
+    Mutation("a job's priority is not kept", "C2", "0025_due_at", "9 - priority", "9"),
+    Mutation("a due job's queue is not notified", "E1", "_notified", "due_at <= created_at then", "false then", WAYS),
+    Mutation("a delay is not kept", "E3", "0025_due_at", "created_at + coalesce(delay_us, 0)", "created_at"),
+    Mutation("a lane's job is ready at once", "N3 N1", "_placed", "inserted where lane is null", "inserted"),
     # Claim
     Mutation("a paused queue gives jobs", "O3 C6", "claim", " and not is_paused", ""),
     Mutation("jobs are claimed before they are due", "C1 E3", "claim", " and available_at <= now", ""),
@@ -261,7 +261,7 @@ MUTATIONS: Final = (
     Mutation(
         "a claim that is repeated while it is under way gives others",
         "C5",
-        "statements.py",
+        "_alone",
         "case when not pg_try_advisory_xact_lock({request_key}::int8)",
         "case when false",
         FAULTS,
@@ -269,7 +269,7 @@ MUTATIONS: Final = (
     Mutation(
         "a claim that is repeated as it ends gives others",
         "C5",
-        "statements.py",
+        "_grant",
         "when exists (select from {schema}.requests as seen where seen.id = excluded.id)",
         "when true",
         FAULTS,
@@ -284,14 +284,14 @@ MUTATIONS: Final = (
     Mutation(
         "the kind's policy goes before the queue's",
         "I5",
-        "statements.py",
+        "_terms",
         "coalesce(j.policy[1], p.policy[1], k.policy[1],",
         "coalesce(j.policy[1], k.policy[1], p.policy[1],",
     ),
     Mutation(
         "the job's lease is not asked for",
         "I5 L1",
-        "statements.py",
+        "_lease_us",
         "coalesce(j.policy[2], p.policy[2],",
         "coalesce(p.policy[2],",
     ),
@@ -334,9 +334,9 @@ MUTATIONS: Final = (
     Mutation(
         "a lane's next head lowers no watermark",
         "N4 C8",
-        "statements.py",
-        "from {unplaced} having count(*) > 0",
-        "from {unplaced} having false",
+        "_heads_ready",
+        "from left_over having count(*) > 0",
+        "from left_over having false",
         WATERMARKS,
     ),
     Mutation(
@@ -350,7 +350,7 @@ MUTATIONS: Final = (
     Mutation(
         "a redriven job lowers no watermark",
         "O2",
-        "save.py",
+        "exact/save.py",
         '        from ready_come\n    )"""',
         '        from ready_come where false\n    )"""',
         WATERMARKS,
@@ -395,7 +395,7 @@ MUTATIONS: Final = (
     Mutation(
         "the last of a line becomes head",
         "N2",
-        "statements.py",
+        "_next_in_lanes",
         "order by waiting.turn limit 1",
         "order by waiting.turn desc limit 1",
     ),
@@ -424,11 +424,11 @@ MUTATIONS: Final = (
         "where false\n",
         WORK_LEASE,
     ),
-    Mutation("a row that has gone is not noticed", "O1 C1", "save.py", '" and ".join(counts)', '"true"', EXACT),
+    Mutation("a row that has gone is not noticed", "O1 C1", "exact/save.py", '" and ".join(counts)', '"true"', EXACT),
     Mutation(
         "a lease that was not locked is ended",
         "O1 X4",
-        "change.py",
+        "exact/change.py",
         "row.no in known and row.no not in",
         "False and row.no not in",
         EXACT,
@@ -436,30 +436,32 @@ MUTATIONS: Final = (
     Mutation(
         "a queue's mode is changed",
         "I7",
-        "save.py",
+        "exact/save.py",
         "where queues.mode is null or excluded",
         "where true or excluded",
         EXACT,
     ),
-    Mutation("a refusal is saved without its attempt", "L5", "rows.py", "        attempt=refusal.attempt,\n", ""),
+    Mutation("a refusal is saved without its attempt", "L5", "rows/jobs.py", "        attempt=refusal.attempt,\n", ""),
     Mutation(
-        "a final failure is saved as any other", "F2", "rows.py", "is_final=execution.is_final,", "is_final=False,"
+        "a final failure is saved as any other", "F2", "rows/jobs.py", "is_final=execution.is_final,", "is_final=False,"
     ),
     Mutation(
         "a lane forgets its finished offsets",
         "N10 N8",
-        "change.py",
+        "exact/change.py",
         "finished=ranges_text(lane.finished)",
         "finished=None",
     ),
     Mutation(
         "executions of a forgotten job stay",
         "O5 N10",
-        "change.py",
+        "exact/change.py",
         '"executions": {no for no, _ in',
         '"nothing": {no for no, _ in',
     ),
-    Mutation("what an operator did is not recorded", "O8", "change.py", "for one in state.actions]", "for one in ()]"),
+    Mutation(
+        "what an operator did is not recorded", "O8", "exact/change.py", "for one in state.actions]", "for one in ()]"
+    ),
     # Retention
     Mutation(
         "retention goes by number alone",
@@ -488,18 +490,18 @@ MUTATIONS: Final = (
     Mutation(
         "one lease more than there are places",
         "T1",
-        "choose.py",
+        "limits/choose.py",
         "self.held[limit] >= places",
         "self.held[limit] > places",
     ),
     Mutation(
         "the leases of a queue with a limit are not counted",
         "T1",
-        "claim_limited",
-        "known.places - (",
-        "known.places - 0 * (",
+        "load_limited",
+        "select count(*) from {schema}.leases where leases.queue = substr(used.name, 7) and leases.is_limited",
+        "select 0::int8",
     ),
-    Mutation("a lease is granted uncounted", "T1", "statements.py", ", nullif(is_own, false)", ", null::bool"),
+    Mutation("a lease is granted uncounted", "T1", "_grant", ", nullif(is_own, false)", ", null::bool"),
     Mutation(
         "leases from before a limit are not counted",
         "T1",
@@ -507,8 +509,8 @@ MUTATIONS: Final = (
         "set is_limited = true",
         "set is_limited = null",
     ),
-    Mutation("a grant is charged to no rate", "T10 T11", "choose.py", "if terms.rate is not None:", "if False:"),
-    Mutation("a claim takes jobs ahead of its slots", "T8", "choose.py", "and self._slots <= 0", "and False"),
+    Mutation("a grant is charged to no rate", "T10 T11", "limits/choose.py", "if terms.rate is not None:", "if False:"),
+    Mutation("a claim takes jobs ahead of its slots", "T8", "limits/choose.py", "and self._slots <= 0", "and False"),
     Mutation(
         "gates stay shut when numbers change",
         "T6",
@@ -536,36 +538,36 @@ MUTATIONS: Final = (
     Mutation(
         "the last end of a group is counted and causes nothing",
         "B2",
-        "statements.py",
+        "ack_members",
         "when sealed_at is null or total >",
         "when true or total >",
     ),
     Mutation(
-        "ends of members are not counted", "B1", "statements.py", "groups.succeeded + held.count", "groups.succeeded"
+        "ends of members are not counted", "B1", "ack_members", "groups.succeeded + held.count", "groups.succeeded"
     ),
     Mutation(
         "members of a group are not counted",
         "B1",
-        "statements.py",
+        "enqueue_members",
         "select group_id, count(*) from inserted",
         "select group_id, 0 from inserted",
     ),
     Mutation(
         "a sealed group takes members",
         "B1",
-        "statements.py",
+        "enqueue_members",
         "(groups.sealed_at is null or groups.id = (",
         "(true or groups.id = (",
     ),
     Mutation(
         "members may not add members",
         "B5",
-        "statements.py",
+        "enqueue_members",
         "select jobs.group_id from {schema}.jobs where jobs.id = {member}::text",
         "select {member}::text where false",
     ),
     Mutation("who seals waits for no members", "B1", "lock_members", " for update", "", GROUPS),
-    Mutation("who adds members keeps nobody waiting", "B1", "statements.py", "        for key share\n", "", GROUPS),
+    Mutation("who adds members keeps nobody waiting", "B1", "enqueue_members", "        for key share\n", "", GROUPS),
     Mutation(
         "two ends of members do not wait for each other",
         "B2",
@@ -619,9 +621,9 @@ MUTATIONS: Final = (
 TABLE: Final = Table(
     "SQL",
     MUTATIONS,
-    {file.name: file for folder in ("exact", "limits", "wire") for file in (POSTGRES / folder).glob("*.py")}
+    {str(file.relative_to(POSTGRES)): file for file in POSTGRES.rglob("*.py")}
     | {file.stem: file for file in POSTGRES.rglob("*.sql")},
-    "tests/store/postgres/test_postgres_conformance.py",
+    tuple(f"tests/store/postgres/test_postgres_conformance.py::{suite}" for suite in SUITES),
 )
 SETTINGS: Final = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 
