@@ -18,7 +18,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.invariants import violations
 from leasemill.kernel.machine import check
 from leasemill.store.file.reader import Superseded
-from leasemill.store.file.shelf import state as shelf
+from leasemill.store.file.spill import state as spill
 from leasemill.store.file.store import FileStore
 from leasemill.store.file.tickets import LogTicket
 from leasemill.testing.clock import ManualClock
@@ -32,8 +32,8 @@ MOST_TRUTHS = 64
 
 @contextmanager
 def little_in_memory() -> Iterator[None]:
-    """Scenes are short: else nothing would leave memory for the shelf."""
-    kept, tidied = shelf.KEPT_IN_MEMORY, shelf.TIDIED_AT_ONCE
+    """Scenes are short: else nothing would be spilled."""
+    kept, tidied = spill.KEPT_IN_MEMORY, spill.SPILLED_AT_ONCE
     try:
         set_in_memory(1, 1)
         yield
@@ -42,8 +42,8 @@ def little_in_memory() -> Iterator[None]:
 
 
 def set_in_memory(kept: int, tidied: int) -> None:
-    for name, number in (("KEPT_IN_MEMORY", kept), ("TIDIED_AT_ONCE", tidied)):
-        setattr(shelf, name, number)  # they are Final to type checkers
+    for name, number in (("KEPT_IN_MEMORY", kept), ("SPILLED_AT_ONCE", tidied)):
+        setattr(spill, name, number)  # they are Final to type checkers
 
 
 class Lost(AssertionError):

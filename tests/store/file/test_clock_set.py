@@ -20,7 +20,7 @@ from leasemill.kernel.machine import apply, run
 from leasemill.kernel.model import SECOND, JobSpec, JobState, LimitTerms, LimitUse, Rules, UniqueKey, UniqueUntil
 from leasemill.kernel.state import State
 from leasemill.store.file.clock import EARLIEST_US, FAR_AHEAD_US, RealMachine
-from leasemill.store.file.shelf import state as shelf
+from leasemill.store.file.spill import state as spill
 from leasemill.store.file.store import FileStore
 from leasemill.store.memory import MemoryStore
 from leasemill.testing.clock import ManualClock
@@ -317,8 +317,8 @@ def test_a_trailing_job_keeps_its_key_from_when_it_was_due_although_it_failed_wh
 
 @rule("W17")
 def test_jobs_that_were_out_of_memory_are_so_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shelf, "KEPT_IN_MEMORY", 100)
-    monkeypatch.setattr(shelf, "TIDIED_AT_ONCE", 50)
+    monkeypatch.setattr(spill, "KEPT_IN_MEMORY", 100)
+    monkeypatch.setattr(spill, "SPILLED_AT_ONCE", 50)
     machine = SimulatedMachine(wall_us=NOW + YEAR)
     with open_simulated(machine, tmp_path) as store:
         for batch in range(10):
@@ -326,7 +326,7 @@ def test_jobs_that_were_out_of_memory_are_so_again(tmp_path: Path, monkeypatch: 
         machine.wall_us_now -= YEAR
         store.set_clock()
         state = state_of(store)
-        assert isinstance(state, shelf.ShelvedState)
+        assert isinstance(state, spill.SpillingState)
         assert state.index.count >= 850
         assert len(store.claim("w", ["q"], 1_000)) == 1_000
         assert violations(state) == []

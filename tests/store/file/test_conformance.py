@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from leasemill.store.file.options import FileOptions
-from leasemill.store.file.shelf import state as shelf
+from leasemill.store.file.spill import state as spill
 from leasemill.store.file.store import FileStore
 from leasemill.store.presence import FolderPresence
 from leasemill.testing.clock import ManualClock
@@ -55,13 +55,13 @@ class TestFile(ConformanceSuite):
         harness.close()
 
 
-class TestFileShelved(Remembered):
+class TestFileSpilled(Remembered):
     """Every job that may leave memory does."""
 
     @pytest.fixture
     def harness(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Harness]:
-        monkeypatch.setattr(shelf, "KEPT_IN_MEMORY", 0)
-        monkeypatch.setattr(shelf, "TIDIED_AT_ONCE", 1)
+        monkeypatch.setattr(spill, "KEPT_IN_MEMORY", 0)
+        monkeypatch.setattr(spill, "SPILLED_AT_ONCE", 1)
         machine = SimulatedMachine()
         harness = DurableHarness(lambda clock: simulated(machine, clock, tmp_path))
         yield harness

@@ -115,8 +115,8 @@ class BatchRunner:
             if self._expired:
                 expired, self._expired = self._expired, []
                 self._expiries.notify(expired)
-            if replica.state is not None and replica.state.is_untidy:
-                replica.state.tidy()
+            if replica.state is not None and replica.state.is_spill_due:
+                replica.state.spill_oldest()
             maintenance = self.maintenance
             if log.segment is not maintenance.segment or log.position >= maintenance.due_at or log.page[FULL]:
                 maintenance.look(log, may_snapshot=replica.state is not None)

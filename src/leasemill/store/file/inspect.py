@@ -29,8 +29,8 @@ from leasemill.store.file.format import (
     whole_frames_behind,
 )
 from leasemill.store.file.manifest import Manifest, Segment, read_manifest
-from leasemill.store.file.shelf.state import ShelvedState
 from leasemill.store.file.snapshot import read_snapshot
+from leasemill.store.file.spill.state import SpillingState
 from leasemill.store.operations import OnProgress, not_shown
 
 PROGRESS_BYTES: Final = 1024 * 1024
@@ -109,10 +109,10 @@ class Examiner:
     def close(self) -> None:
         self._disk.close()
 
-    def snapshot_state(self) -> ShelvedState:
+    def snapshot_state(self) -> SpillingState:
         """To be closed by the caller."""
         snapshot = self.manifest.snapshot
-        return ShelvedState(self._disk.scratch) if snapshot is None else read_snapshot(self._disk, snapshot)[0]
+        return SpillingState(self._disk.scratch) if snapshot is None else read_snapshot(self._disk, snapshot)[0]
 
     def latest_at(self) -> int | None:
         """When the last event happened. Reads the whole log."""

@@ -17,8 +17,8 @@ from leasemill.store.file.log import Log
 from leasemill.store.file.manifest import Snapshot
 from leasemill.store.file.options import FileOptions
 from leasemill.store.file.reader import Superseded
-from leasemill.store.file.shelf.state import ShelvedState
 from leasemill.store.file.snapshot import read_snapshot
+from leasemill.store.file.spill.state import SpillingState
 from leasemill.store.notifications import Ends
 
 
@@ -34,7 +34,7 @@ class Replica:
         self._ends = ends
         self._folder: bytes | None = None
         self.log: Log | None = None
-        self.state: ShelvedState | None = None
+        self.state: SpillingState | None = None
         self.latest_at = 0
         self.is_settled = False
 
@@ -92,7 +92,7 @@ class Replica:
             snapshot = log.begin()
             self.drop_state()
             if snapshot is None:
-                self.state, self.latest_at = ShelvedState(log.disk.scratch), 0
+                self.state, self.latest_at = SpillingState(log.disk.scratch), 0
             else:
                 self.state, self.latest_at = self._read(log, snapshot)
             self.catch_up()
@@ -101,7 +101,7 @@ class Replica:
             if collects:
                 gc.enable()
 
-    def _read(self, log: Log, snapshot: Snapshot) -> tuple[ShelvedState, int]:
+    def _read(self, log: Log, snapshot: Snapshot) -> tuple[SpillingState, int]:
         try:
             return read_snapshot(log.disk, snapshot)
         except FileNotFoundError:
@@ -120,8 +120,8 @@ class Replica:
             events = frame.events()
             apply_all(state, events)
             self._ends.observe(events)
-            if state.is_untidy and not log.is_locked:
-                state.tidy()
+            if state.is_spill_due and not log.is_locked:
+                state.spill_oldest()
             if events:
                 self.latest_at = events[-1].at
             if within_s is not None and time.monotonic() - began >= within_s:

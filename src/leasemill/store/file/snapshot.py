@@ -30,8 +30,8 @@ from leasemill.store.file.format import Frame, Kind, frame_bytes, read_frame
 from leasemill.store.file.log import Log
 from leasemill.store.file.manifest import Snapshot
 from leasemill.store.file.recovery import BUILDER_LOCK
-from leasemill.store.file.shelf.state import ShelvedState
 from leasemill.store.file.space import BLOCK_BYTES, FOR_SNAPSHOTS, NO_SPACE, SNAPSHOT_RESERVE, Space, remove_left_spares
+from leasemill.store.file.spill.state import SpillingState
 from leasemill.store.operations import OnProgress, not_shown
 
 JOBS_IN_A_FRAME: Final = 1_000
@@ -99,9 +99,9 @@ def _bodies(state: State, latest_at: int) -> Iterator[bytes]:
         yield _encode(chunk)
 
 
-def read_snapshot(disk: Disk, snapshot: Snapshot) -> tuple[ShelvedState, int]:
+def read_snapshot(disk: Disk, snapshot: Snapshot) -> tuple[SpillingState, int]:
     """The state, and the time of the latest event in it. Most of its jobs stay in the file."""
-    state = ShelvedState(disk.scratch)
+    state = SpillingState(disk.scratch)
     try:
         file = disk.open(snapshot.name)
         origin = state.take_file(file)
@@ -118,7 +118,7 @@ def read_snapshot(disk: Disk, snapshot: Snapshot) -> tuple[ShelvedState, int]:
     return state, head.latest_at
 
 
-def _jobs_in_memory(state: ShelvedState, origin: int, frames: Iterator[Frame]) -> Iterator[Job]:
+def _jobs_in_memory(state: SpillingState, origin: int, frames: Iterator[Frame]) -> Iterator[Job]:
     """The jobs that are not left in the file, which begins at the location `origin`."""
     for frame in frames:
         yield from state.load(_decode_records(frame.body), origin + frame.end)
@@ -163,7 +163,7 @@ def take_snapshot(
             if not_sealed is not None:
                 raise not_sealed
             return None
-        state, latest_at = (ShelvedState(disk.scratch), 0) if earlier is None else read_snapshot(disk, earlier)
+        state, latest_at = (SpillingState(disk.scratch), 0) if earlier is None else read_snapshot(disk, earlier)
         first = shown_at = log.position
         with closing(state):
             for frame in log.read_new():
@@ -175,8 +175,8 @@ def take_snapshot(
                 for event in frame.events():
                     apply(state, event)
                     latest_at = event.at
-                if state.is_untidy:
-                    state.tidy()
+                if state.is_spill_due:
+                    state.spill_oldest()
             if log.position < target:
                 raise Broken(
                     f"the log in {disk.where} is damaged at position {log.position}; see: leasemill wal verify"

@@ -1,4 +1,4 @@
-"""A state's two orders, over jobs in memory and on the shelf.
+"""A state's two orders, over jobs in memory and spilled ones.
 
 What must never happen here: an order that differs from the one that all these jobs would have in memory.
 """
@@ -15,7 +15,7 @@ from typing import Final
 
 from leasemill.kernel.index.order import CHUNK_BITS, Entry, SequenceOrder, TimeOrder
 from leasemill.kernel.model import Job
-from leasemill.store.file.shelf.index import ShelfIndex
+from leasemill.store.file.spill.index import SpillIndex
 
 MOST_RUNS: Final = 8
 ENTRIES_TOLERATED: Final = 4_096
@@ -24,7 +24,7 @@ FINISHED: Final = 1
 
 
 class SortedRun:
-    """Shelved jobs by (at, seq); those before `head` have left."""
+    """Spilled jobs by (at, seq); those before `head` have left."""
 
     __slots__ = ("ats", "head", "seqs")
 
@@ -57,35 +57,42 @@ class SortedRun:
             self.head = 0
 
 
-class ShelvedOrder(TimeOrder[Job]):
-    """A TimeOrder of which a part is on the shelf, in sorted runs. An entry whose job has left the shelf, or is there
-    at another place, is dead; `kind` distinguishes the orders of waiting and of succeeded jobs, since a job may be in
-    one after the other with the same time."""
+class SpilledOrder(TimeOrder[Job]):
+    """A TimeOrder of which a part is spilled, in sorted runs.
 
-    __slots__ = ("_index", "_kind", "_left", "_place", "_runs", "_shelved")
+    A batch of spilled jobs is sorted, and becomes a run of its own unless it continues the latest. The runs are merged
+    as they are read; when there are more than eight, the shortest become one, so an entry is moved a logarithmic number
+    of times. Nothing is deleted from the middle of a run: an entry whose job was reloaded, or spilled again at another
+    time, is dead, and is skipped because the index no longer has this order key for its job. When the dead outnumber
+    the living, all runs are written anew without them.
+
+    `kind` distinguishes the orders of waiting and of succeeded jobs, since a job may be in one after the other with
+    the same time."""
+
+    __slots__ = ("_index", "_kind", "_left", "_order_time", "_runs", "_spilled")
 
     def __init__(
-        self, alive: Callable[[Entry], bool], index: ShelfIndex, kind: int, place: Callable[[Job], int]
+        self, alive: Callable[[Entry], bool], index: SpillIndex, kind: int, order_time: Callable[[Job], int]
     ) -> None:
         super().__init__(alive)
         self._index = index
         self._kind = kind
-        self._place = place
+        self._order_time = order_time
         self._runs: list[SortedRun] = []
         self._left: set[tuple[int, int]] = set()
-        self._shelved = 0
+        self._spilled = 0
 
     def __len__(self) -> int:
-        return super().__len__() + self._shelved
+        return super().__len__() + self._spilled
 
     def order_key(self, at: int) -> int:
         return at << 1 | self._kind
 
-    # The shelf's part
+    # The spilled part
 
-    def shelve(self, entries: Sequence[tuple[int, int]]) -> None:
-        """These, in order, are on the shelf from now on, and no more in memory."""
-        self._shelved += len(entries)
+    def spill(self, entries: Sequence[tuple[int, int]]) -> None:
+        """Take over these entries, which are in order, of jobs that were spilled just now."""
+        self._spilled += len(entries)
         last = self._runs[-1] if self._runs else None
         if last is not None and len(last) and (last.ats[-1], last.seqs[-1]) < entries[0]:
             last.ats.extend(at for at, _ in entries)
@@ -94,15 +101,15 @@ class ShelvedOrder(TimeOrder[Job]):
             self._runs.append(SortedRun(entries))
         if len(self._runs) > MOST_RUNS:
             self._merge()
-        if sum(map(len, self._runs)) > 2 * self._shelved + ENTRIES_TOLERATED:
-            self._runs = [SortedRun([entry for entry in self._merged(self._runs) if self._is_shelved(*entry)])]
+        if sum(map(len, self._runs)) > 2 * self._spilled + ENTRIES_TOLERATED:
+            self._runs = [SortedRun([entry for entry in self._merged(self._runs) if self._is_spilled(*entry)])]
 
     def load(self, ats: array[int], seqs: array[int]) -> None:
-        """The places of jobs that are on the shelf, by their sequence numbers."""
+        """Take over the entries of jobs that were left in a snapshot, by their sequence numbers."""
         run = SortedRun()
         run.ats, run.seqs = ats, seqs
         run.sort()
-        self._shelved += len(run)
+        self._spilled += len(run)
         self._runs.append(run)
         if len(self._runs) > MOST_RUNS:
             self._merge()
@@ -117,7 +124,7 @@ class ShelvedOrder(TimeOrder[Job]):
         self._runs = [*runs[count:], SortedRun(list(self._merged(runs[:count])))]
 
     def _merged(self, runs: Sequence[SortedRun]) -> Iterator[tuple[int, int]]:
-        """In order. A job that left the shelf and came back to its place may have an entry in two runs: it is one."""
+        """Yield entries in order. A job that was reloaded and spilled again may have an entry in two runs."""
         before: tuple[int, int] | None = None
         for entry in merge(*(run.entries() for run in runs)):
             if entry != before:
@@ -125,7 +132,11 @@ class ShelvedOrder(TimeOrder[Job]):
             before = entry
 
     def leave_memory(self, entries: Sequence[tuple[int, int]]) -> None:
-        """These jobs, which are dead here, go to the shelf. They may leave dead entries in memory."""
+        """Forget the entries in memory of these jobs, which were spilled.
+
+        Their entries are dead (`alive` sees that their seq is 0) and are dropped where that is cheap: at both fronts,
+        or all together once they outnumber the living. Those that stay behind are remembered in `_left`: if such a job
+        is reloaded, a second entry with equal keys would be compared by the jobs themselves, which have no order."""
         self._dead += len(entries)
         queue, heap, alive = self._queue, self._heap, self._alive
         while queue and not alive(queue[0]):
@@ -141,29 +152,29 @@ class ShelvedOrder(TimeOrder[Job]):
         else:
             self._left.clear()
 
-    def unshelve(self, at: int, job: Job) -> None:
-        """This job has left the shelf. No two entries in memory have the same place: they could not be compared."""
-        self._shelved -= 1
+    def reload(self, at: int, job: Job) -> None:
+        """Put the entry of a job that was reloaded back into memory. No two entries there may have equal keys."""
+        self._spilled -= 1
         if (at, job.seq) in self._left:
             self._drop_dead()
         self.push(at, job.seq, job, in_order=False)
 
-    def leave_shelf(self) -> None:
-        """A job that the index does not have any more has left the shelf, and goes nowhere: its entry is dead."""
-        self._shelved -= 1
+    def drop_spilled(self) -> None:
+        """Count a job as gone that the index does not have any more, and that was not reloaded: its entry is dead."""
+        self._spilled -= 1
 
     def _drop_dead(self) -> None:
         super()._drop_dead()
         self._left.clear()
 
-    def _is_shelved(self, at: int, seq: int) -> bool:
+    def _is_spilled(self, at: int, seq: int) -> bool:
         return self._index.order_key(seq) == self.order_key(at)
 
     def _fronts(self) -> list[tuple[int, int]]:
-        """The first shelved entry of each run."""
+        """Return the first live entry of each run, and drop the dead ones before it."""
         fronts: list[tuple[int, int]] = []
         for run in self._runs:
-            while len(run) and not self._is_shelved(run.ats[run.head], run.seqs[run.head]):
+            while len(run) and not self._is_spilled(run.ats[run.head], run.seqs[run.head]):
                 run.drop_head()
             if len(run):
                 fronts.append((run.ats[run.head], run.seqs[run.head]))
@@ -173,11 +184,11 @@ class ShelvedOrder(TimeOrder[Job]):
 
     def first(self, limit: int, until: int) -> list[Job]:
         found = super().first(limit, until)
-        if not self._shelved or limit <= 0 or not self._fronts():
+        if not self._spilled or limit <= 0 or not self._fronts():
             return found
-        in_memory = [(self._place(job), job.seq, job) for job in found]
-        shelved = [(at, seq, None) for at, seq in islice(self._due(until), limit)]
-        both = sorted([*in_memory, *shelved], key=lambda entry: (entry[0], entry[1]))
+        in_memory = [(self._order_time(job), job.seq, job) for job in found]
+        spilled = [(at, seq, None) for at, seq in islice(self._due(until), limit)]
+        both = sorted([*in_memory, *spilled], key=lambda entry: (entry[0], entry[1]))
         chosen = both[:limit]
         loaded = {seq: self._load(seq) for _, seq, job in chosen if job is None}
         self._index.copies = {job.spec.id: job for job in loaded.values()}
@@ -187,19 +198,19 @@ class ShelvedOrder(TimeOrder[Job]):
         for at, seq in self._merged(self._runs):
             if at > until:
                 return
-            if self._is_shelved(at, seq):
+            if self._is_spilled(at, seq):
                 yield at, seq
 
     def head(self) -> Entry | None:
         own = super().head()
-        front = min(self._fronts(), default=None) if self._shelved else None
+        front = min(self._fronts(), default=None) if self._spilled else None
         if front is None or (own is not None and (own[0], own[1]) < front):
             return own
         return front[0], front[1], self._load(front[1])
 
     def next_at(self) -> int | None:
         own = super().next_at()
-        fronts = [at for at, _ in self._fronts()] if self._shelved else []
+        fronts = [at for at, _ in self._fronts()] if self._spilled else []
         return min([*fronts, *(() if own is None else (own,))], default=None)
 
     def _load(self, seq: int) -> Job:
@@ -208,12 +219,12 @@ class ShelvedOrder(TimeOrder[Job]):
         return job
 
 
-class ShelvedListing(SequenceOrder):
-    """A SequenceOrder of which a part is on the shelf. Jobs from there are copies: they are read, not changed."""
+class SpilledListing(SequenceOrder):
+    """A SequenceOrder of which a part is spilled. Jobs from there are copies: they are read, not changed."""
 
     __slots__ = ("_index",)
 
-    def __init__(self, index: ShelfIndex) -> None:
+    def __init__(self, index: SpillIndex) -> None:
         super().__init__()
         self._index = index
 
@@ -232,8 +243,8 @@ class ShelvedListing(SequenceOrder):
 
     def _numbers(self, first: int) -> list[int]:
         """Of the chunks from one on, in order."""
-        in_memory, shelved = self._chunk_numbers, self._index.chunk_numbers
-        return sorted({*in_memory[bisect_left(in_memory, first) :], *shelved[bisect_left(shelved, first) :]})
+        in_memory, spilled = self._chunk_numbers, self._index.chunk_numbers
+        return sorted({*in_memory[bisect_left(in_memory, first) :], *spilled[bisect_left(spilled, first) :]})
 
     def _seqs(self, number: int) -> list[int]:
         return sorted([*self._chunks.get(number, ()), *self._index.seqs(number)])

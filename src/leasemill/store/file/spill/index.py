@@ -1,4 +1,4 @@
-"""Where each shelved job's record is, by the job's id and by its sequence number: some 40 bytes for a job.
+"""Where each spilled job's record is, by the job's id and by its sequence number: some 40 bytes for a job.
 
 Of an id a part of its hash is kept, and the record says whether it is the one; a record has a number, which is used
 again when the job has left. What must never happen here: a job that is another than the one that was put there.
@@ -18,7 +18,7 @@ from msgspec import Raw
 from leasemill.kernel.index.order import CHUNK_BITS
 from leasemill.kernel.model import Job
 from leasemill.store.file.format import checksum
-from leasemill.store.file.shelf.volumes import Volumes
+from leasemill.store.file.spill.volumes import Volumes
 
 BUCKET_BITS: Final = 10
 BUCKET_MASK: Final = (1 << BUCKET_BITS) - 1
@@ -34,8 +34,17 @@ encode_job: Final = msgspec.msgpack.Encoder().encode
 decode_job: Final = msgspec.msgpack.Decoder(Job).decode
 
 
-class ShelfIndex:
-    """`order_key` of a job is its place in the order it is in: see ShelvedOrder."""
+class SpillIndex:
+    """The jobs by id and by sequence number, in arrays of integers instead of objects.
+
+    A record has a number: its index in the four arrays of locations, lengths, checksums and order keys. Two indexes
+    lead to numbers. By id there are 1,024 sorted buckets; an entry is 36 bits of the id's hash and the 28 of the
+    number, so a lookup is one bisection in a short array, and an insertion moves a few kilobytes. Two ids may share
+    those bits: the record itself is compared. By sequence number there are chunks of 1,024, since pages and orders ask
+    for runs of them. Python's `hash` of a text differs from process to process; that is harmless, for no entry leaves
+    the process.
+
+    `order_key` of a job is its position in the order it is in: see SpilledOrder."""
 
     def __init__(self, volumes: Volumes) -> None:
         self.volumes = volumes
@@ -50,7 +59,7 @@ class ShelfIndex:
         self.chunk_numbers: list[int] = []
         self.count = 0
         self.copies: dict[str, Job] = {}
-        """Shelved jobs as an order has just read them, for who takes them out next: each is handed out once."""
+        """Jobs that an order has just read, for the caller that takes them out next: each is handed out once."""
 
     # Putting in and taking out
 
@@ -158,7 +167,7 @@ class ShelfIndex:
         return chunk
 
     def remove(self, job: Job) -> None:
-        """The job is not shelved any more; its record is not wanted."""
+        """Forget a job that is not spilled any more; its record is not wanted."""
         seq = job.seq
         number = self._number_of(seq)
         assert number is not None
@@ -181,7 +190,7 @@ class ShelfIndex:
     # Finding
 
     def holds(self, job_id: str) -> bool:
-        """Whether this job is on the shelf. Nearly always the part of its hash that is kept shows that it is not."""
+        """Whether this job is spilled. Nearly always the part of its hash that is kept shows that it is not."""
         hashed = hash(job_id)
         place = hashed & BUCKET_MASK
         bucket = self._bucket(hashed) if self._is_unsorted[place] else self._by_id[place]
@@ -241,7 +250,7 @@ class ShelfIndex:
 
     # Scratch files
 
-    def tidy_volumes(self) -> None:
+    def compact(self) -> None:
         """Move what is left in a scratch file that few records are wanted from, so that it can be closed."""
         while (sparse := self.volumes.sparse()) is not None:
             numbers = [number for number in self._used() if self.volumes.holds(sparse, self._locations[number])]

@@ -17,9 +17,9 @@ from leasemill.kernel.invariants import violations
 from leasemill.kernel.machine import run
 from leasemill.kernel.model import JobSpec, JobState
 from leasemill.store.file.disk import File
-from leasemill.store.file.shelf import orders, volumes
-from leasemill.store.file.shelf import state as shelf
-from leasemill.store.file.shelf.state import ShelvedState
+from leasemill.store.file.spill import orders, volumes
+from leasemill.store.file.spill import state as spill
+from leasemill.store.file.spill.state import SpillingState
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
 from tests.crash.lab import digest_of, open_simulated, snapshot, state_of
@@ -30,13 +30,13 @@ from tests.lab.faults import SimulatedMachine, SimulatedScratch
 
 @pytest.fixture(autouse=True)
 def _everything_leaves_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shelf, "KEPT_IN_MEMORY", 0)
-    monkeypatch.setattr(shelf, "TIDIED_AT_ONCE", 1)
+    monkeypatch.setattr(spill, "KEPT_IN_MEMORY", 0)
+    monkeypatch.setattr(spill, "SPILLED_AT_ONCE", 1)
 
 
 @pytest.fixture
-def state() -> Iterator[ShelvedState]:
-    with closing(ShelvedState(SimulatedScratch)) as state:
+def state() -> Iterator[SpillingState]:
+    with closing(SpillingState(SimulatedScratch)) as state:
         yield state
 
 
@@ -44,15 +44,15 @@ def job(job_id: str, delay_us: int = 0) -> JobSpec:
     return JobSpec(job_id, "q", "k", b'{"n":1}', delay_us=delay_us)
 
 
-def carry_out(state: ShelvedState, command: c.Command[object], now: int) -> object:
+def carry_out(state: SpillingState, command: c.Command[object], now: int) -> object:
     answer = run(state, command, now)[1]
-    state.tidy()
+    state.spill_oldest()
     return answer
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_walk_over_every_verb_is_answered_as_by_the_kernel_alone(
-    state: ShelvedState, seed: int, monkeypatch: pytest.MonkeyPatch
+    state: SpillingState, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(volumes, "SCRATCH_BYTES", 2_000)
     monkeypatch.setattr(orders, "MOST_RUNS", 2)
@@ -60,25 +60,25 @@ def test_a_walk_over_every_verb_is_answered_as_by_the_kernel_alone(
     source, clock, alone, beside = random.Random(seed), ManualClock(), Model(), Model()
     beside.state = state
     walk = LimitWalk(source, uniqueness=0.2) if seed % 2 else Walk(source)
-    shelved = 0
+    spilled = 0
     for step in range(700):
-        monkeypatch.setattr(shelf, "KEPT_IN_MEMORY", source.choice((0, 0, 5, 40)))
+        monkeypatch.setattr(spill, "KEPT_IN_MEMORY", source.choice((0, 0, 5, 40)))
         command = walk.next(alone.state)
         assert beside.answer(command, clock.now()) == alone.answer(command, clock.now()), f"step {step}: {command}"
-        state.tidy()
-        shelved = max(shelved, state.index.count)
+        state.spill_oldest()
+        spilled = max(spilled, state.index.count)
         assert len(state.finished) == len(alone.state.finished)
         if step % 50 == 0:
             assert digest(state) == alone.digest()
         clock.advance(us=source.choice((0, 1, 1_000, 400_000)))
-    assert shelved > 10
+    assert spilled > 10
     assert digest(state) == alone.digest()
     assert violations(state) == []
     assert state.index.count == 0  # the check has read them all
     assert digest(state) == alone.digest()
 
 
-def test_what_has_succeeded_or_waits_leaves_memory_and_is_found_and_counted(state: ShelvedState) -> None:
+def test_what_has_succeeded_or_waits_leaves_memory_and_is_found_and_counted(state: SpillingState) -> None:
     carry_out(state, c.Enqueue([job(f"j{number}") for number in range(50)]), 1)
     leases = carry_out(state, c.Claim("w", ("q",), 20, [f"t{number}" for number in range(20)], None, {}), 2)
     assert isinstance(leases, list)
@@ -98,7 +98,7 @@ def test_what_has_succeeded_or_waits_leaves_memory_and_is_found_and_counted(stat
 
 
 @rule("O7")
-def test_what_is_forgotten_leaves_the_shelf_and_not_by_way_of_memory(state: ShelvedState) -> None:
+def test_what_is_forgotten_leaves_the_disk_and_not_by_way_of_memory(state: SpillingState) -> None:
     jobs = [job(f"j-{number:03}") for number in range(100)]
     carry_out(state, c.Enqueue(jobs), 1)
     tokens = [f"token-{number}" for number in range(100)]
@@ -122,7 +122,7 @@ def test_what_is_forgotten_leaves_the_shelf_and_not_by_way_of_memory(state: Shel
 
 
 def test_jobs_are_claimed_in_their_order_wherever_they_are(
-    state: ShelvedState, monkeypatch: pytest.MonkeyPatch
+    state: SpillingState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(orders, "MOST_RUNS", 2)
     source = random.Random(3)
@@ -141,7 +141,7 @@ def test_jobs_are_claimed_in_their_order_wherever_they_are(
 
 
 def test_a_scratch_file_is_closed_when_none_of_its_jobs_is_wanted(
-    state: ShelvedState, monkeypatch: pytest.MonkeyPatch
+    state: SpillingState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(volumes, "SCRATCH_BYTES", 1_000)
     carry_out(state, c.Enqueue([JobSpec("stays", "other", "k")]), 1)
@@ -158,7 +158,7 @@ def test_without_room_for_scratch_files_jobs_stay_in_memory(caplog: pytest.LogCa
     def no_room() -> File:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    state = ShelvedState(no_room)
+    state = SpillingState(no_room)
     for number in range(5):
         carry_out(state, c.Enqueue([job(f"j{number}")]), 1)
     assert dict.__len__(state.jobs) == 5

@@ -1,4 +1,4 @@
-"""Where the records of shelved jobs lie: in the snapshot a process was loaded from, and in scratch files of its own.
+"""Where the records of spilled jobs lie: in the snapshot a process was loaded from, and in scratch files of its own.
 
 All of it may be lost with the process: the log has every job. A scratch file has no name, and the snapshot stays
 readable although a later one has replaced it, for as long as it is open here. What must never happen here: a file
@@ -21,7 +21,7 @@ SPARSE_SHARE: Final = 4
 
 
 class Volume:
-    """`records` counts those that are still wanted."""
+    """A file and how many of its records are still wanted."""
 
     __slots__ = ("file", "is_scratch", "records", "size")
 
@@ -33,7 +33,10 @@ class Volume:
 
 
 class Volumes:
-    """Files by number; a record's location is its volume's number and its offset there."""
+    """The files by number. A record's location is one integer: its volume's number, then its offset in the file.
+
+    The latest block that was read is kept: jobs are mostly read in the order in which they were written, and a system
+    call for each would cost more than decoding it."""
 
     def __init__(self, make_scratch: Callable[[], File]) -> None:
         self._make_scratch = make_scratch
@@ -81,11 +84,11 @@ class Volumes:
             self._close_unwanted(number)
 
     def keep(self, location: int, count: int) -> None:
-        """So many more records of a file that was taken are wanted."""
+        """Count so many more records of a file that was taken as wanted."""
         self._volumes[location >> OFFSET_BITS].records += count
 
     def free(self, location: int) -> None:
-        """The record there is not wanted any more."""
+        """Count the record there as not wanted any more."""
         number = location >> OFFSET_BITS
         self._volumes[number].records -= 1
         if not self._volumes[number].records:
@@ -110,7 +113,10 @@ class Volumes:
         return location >> OFFSET_BITS == number
 
     def sparse(self) -> int | None:
-        """A scratch file with far fewer wanted records than the others: they should move, so that it can be closed."""
+        """Return a scratch file with far fewer wanted records than the others: they should move, so that it can close.
+
+        Each file has SCRATCH_BYTES at most, and a record is moved only out of a file with a quarter of the average, so
+        the files take at most a few times what is wanted, and no record is moved often."""
         scratch = [number for number, volume in self._volumes.items() if volume.is_scratch]
         if len(scratch) < LEAST_SCRATCH:
             return None
