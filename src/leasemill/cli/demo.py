@@ -13,10 +13,11 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
@@ -25,10 +26,10 @@ from urllib.parse import quote
 
 import click
 
-from leasemill.cli.demo_dashboard import WatchedDemo
 from leasemill.cli.lazy_group import EXIT_REFUSED
 from leasemill.cli.output import print_json
-from leasemill.cli.store_options import json_option, refuse_memory
+from leasemill.cli.progress import ShownProgress
+from leasemill.cli.store_options import json_option, operator_name, refuse_memory
 from leasemill.demo import ledger
 from leasemill.demo.audit import Audit, Disturbance, audit
 from leasemill.demo.trail import TRAIL_VARIABLE, Trail
@@ -54,6 +55,8 @@ WATCHED_S: Final = 40.0
 """The same if somebody watches: long enough to see leases run out and jobs come back."""
 LIMIT_S: Final = 55.0
 """Beyond what the lanes would take."""
+SIGN_IN_WITHIN_S: Final = 600.0
+LOOPBACK: Final = "127.0.0.1"
 EXAMPLES_SHOWN: Final = 5
 NEEDED: Final = {
     "postgresql": (("psycopg",), "postgres,testing"),
@@ -94,10 +97,11 @@ def demo(kind: str | None, url: str | None, count: int, keep: bool, dashboard: b
         cleaning.callback(shutil.rmtree, folder, ignore_errors=True)
     with cleaning:
         where = cleaning.enter_context(_store_url(kind or "file", folder) if url is None else _given(url, kind))
-        watched = cleaning.enter_context(_watched(where)) if dashboard else None
+        if dashboard:
+            cleaning.enter_context(_dashboard_of(where))
         began = time.monotonic()
-        with _screen(count, is_silent=as_json) as screen:
-            result = _Demo(where, folder, count, screen, BUSY_S if watched is None else WATCHED_S).run()
+        with ShownProgress("done", "job", count, is_quiet=as_json) as progress:
+            result = _Demo(where, folder, count, progress, WATCHED_S if dashboard else BUSY_S, is_silent=as_json).run()
         took_s = time.monotonic() - began
         if as_json:
             location = str(folder) if keep else None
@@ -109,17 +113,32 @@ def demo(kind: str | None, url: str | None, count: int, keep: bool, dashboard: b
                 click.echo(f"kept: leasemill jobs list --url {hidden_password(where)}")
             if keep and not where.startswith(f"file:{quote(str(folder))}"):
                 click.echo(f"kept: {folder}")
-        if watched is not None:
-            watched.stay()
     if not result.holds:
         sys.exit(EXIT_REFUSED)
 
 
 @contextmanager
-def _watched(url: str) -> Iterator[WatchedDemo]:
-    with WatchedDemo(url) as watched:
-        watched.await_viewer()
-        yield watched
+def _dashboard_of(url: str) -> Iterator[None]:
+    """Serve the store's dashboard on a free port: enter when somebody has signed in, leave at Ctrl-C."""
+    from leasemill.cli.dashboard import served  # noqa: PLC0415  (an extra)
+    from leasemill.server.address import bound_socket  # noqa: PLC0415
+
+    is_watched = threading.Event()
+    with open_store(url) as store, bound_socket(LOOPBACK, 0) as listener:
+        link, server = served(store, listener, LOOPBACK, by=operator_name(), on_sign_in=lambda _link: is_watched.set())
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="leasemill-dashboard")
+        thread.start()
+        try:
+            click.echo(f"open the dashboard to start the demo: {link}", err=True)
+            is_watched.wait(SIGN_IN_WITHIN_S)
+            yield
+            click.echo("the dashboard stays up: look at the jobs that ran twice, and stop it with Ctrl-C", err=True)
+            with suppress(KeyboardInterrupt):
+                while thread.is_alive():
+                    thread.join(0.2)  # in steps, so that Ctrl-C is noticed
+        finally:
+            server.should_exit = True
+            thread.join()
 
 
 def _exit(number: int, frame: FrameType | None) -> None:
@@ -185,19 +204,14 @@ def _store_url(kind: str, folder: Path) -> Iterator[str]:
 # What happens --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Screen:
-    """Where the demo reports what happens: lines, and how many jobs are done."""
-
-    write: Callable[[str], object]
-    show: Callable[[int], object]
-
-
 class _Demo:
-    def __init__(self, url: str, folder: Path, count: int, screen: Screen, busy_s: float) -> None:
+    def __init__(
+        self, url: str, folder: Path, count: int, progress: ShownProgress, busy_s: float, *, is_silent: bool
+    ) -> None:
         self._url = url
         self._folder = folder
-        self._screen = screen
+        self._progress = progress
+        self._is_silent = is_silent
         self._entries = ledger.deposits(count, LANES)
         self._trail = Trail(folder / "trail")
         self._work_s = min(max(busy_s * LANES / count, 0.01), max(0.25, busy_s / 40))
@@ -208,10 +222,10 @@ class _Demo:
             self._store = cleaning.enter_context(open_store(self._url))
             cleaning.enter_context(ledger.app.bound_to(self._store))
             ledger.app.enqueue_many(ledger.calls(self._entries))
-            self._screen.write(f"{len(self._entries):,} jobs in {LANES} lanes enqueued in {hidden_password(self._url)}")
+            self._tell(f"{len(self._entries):,} jobs in {LANES} lanes enqueued in {hidden_password(self._url)}")
             self._working = [cleaning.enter_context(self._worker(it)) for it in range(1, WORKERS + 1)]
             first, second, third = self._working
-            self._screen.write(f"{WORKERS} workers started, leases of {ledger.LEASE_S:g} s")
+            self._tell(f"{WORKERS} workers started, leases of {ledger.LEASE_S:g} s")
             disturbance = self._disturb(first, second, third)
             return audit(self._store, self._entries, self._trail, disturbance)
 
@@ -223,7 +237,7 @@ class _Demo:
             self._stop_for_a_while(stopped)
             self._await_end()
             self._await("the continued worker to learn what it lost", lambda: not self._trail.unfinished(stopped.id))
-            self._screen.write("all jobs are done: stopping the workers")
+            self._tell("all jobs are done: stopping the workers")
             exit_codes = {worker.id: worker.end() for worker in (stopped, left)}
         except TookTooLong as error:
             trouble = str(error)
@@ -249,7 +263,7 @@ class _Demo:
         worker.kill()
         self._working.remove(worker)
         runs = len(self._trail.unfinished(worker.id))
-        self._screen.write(f"{worker.id} killed (SIGKILL) in the middle of {counted(runs, 'job')}")
+        self._tell(f"{worker.id} killed (SIGKILL) in the middle of {counted(runs, 'job')}")
         return killed_at
 
     def _stop_for_a_while(self, worker: WorkerProcess) -> None:
@@ -257,11 +271,11 @@ class _Demo:
         worker.stop(lambda: self._is_hit(worker), self._left_s())
         runs = self._trail.unfinished(worker.id)
         stopped_at = time.monotonic()
-        self._screen.write(f"{worker.id} stopped (SIGSTOP) in the middle of {counted(len(runs), 'job')}")
+        self._tell(f"{worker.id} stopped (SIGSTOP) in the middle of {counted(len(runs), 'job')}")
         self._await("its jobs to be done without it", lambda: all(self._has_succeeded(mark.job) for mark in runs))
         worker.resume()
         stopped_s = time.monotonic() - stopped_at
-        self._screen.write(
+        self._tell(
             f"{worker.id} continued after {stopped_s:.1f} s: another worker had taken over its jobs and finished them"
         )
 
@@ -269,6 +283,10 @@ class _Demo:
         """Enough handlers have more than half of their work before them."""
         latest = time.monotonic() - self._work_s / 2
         return sum(mark.at > latest for mark in self._trail.unfinished(worker.id)) >= RUNS_TO_HIT
+
+    def _tell(self, text: str) -> None:
+        if not self._is_silent:
+            self._progress.echo(text)
 
     # Waiting -----------------------------------------------------------------------------------------------------
 
@@ -296,7 +314,7 @@ class _Demo:
 
     def _done(self) -> int:
         done = self._ended(ledger.DEPOSITS)
-        self._screen.show(done)
+        self._progress.reach(done)
         return done
 
     def _has_succeeded(self, job_id: str) -> bool:
@@ -312,41 +330,6 @@ class _Demo:
         except Unavailable:
             return 0
         return sum(counts.get(state, 0) for state in ENDED_STATES)
-
-
-# What is shown -------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _screen(total: int, *, is_silent: bool) -> Iterator[Screen]:
-    if is_silent:
-        yield Screen(lambda text: None, lambda done: None)
-    elif not sys.stdout.isatty():
-        yield Screen(click.echo, _Tenths(total).show)
-    else:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
-
-        columns = (TextColumn("jobs done"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        with Progress(*columns, transient=True) as progress:
-            task = progress.add_task("jobs", total=total)
-            yield Screen(
-                lambda text: progress.console.print(text, highlight=False),
-                lambda done: progress.update(task, completed=done),
-            )
-
-
-class _Tenths:
-    """A line for every tenth of the jobs, for files and pipes."""
-
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._shown = 0
-
-    def show(self, done: int) -> None:
-        tenths = 10 * done // self._total
-        if tenths > self._shown:
-            self._shown = tenths
-            click.echo(f"  {done:,} of {self._total:,} jobs done")
 
 
 def _print(result: Audit, took_s: float) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
 BAR_AFTER_S: Final = 0.5
+BAR_EVERY_S: Final = 0.1
 LINE_EVERY_S: Final = 5.0
 RATE_AFTER_S: Final = 1.0
 """Before, a rate is an accident."""
@@ -118,16 +119,35 @@ class ShownProgress:
     def _show_bar(self) -> None:
         if self._is_over.wait(BAR_AFTER_S):
             return
-        from leasemill.cli.bar import bar_of  # noqa: PLC0415  (slow to import, and only for terminals)
-
-        bar = bar_of(lambda: self.done_share, self.sentence)
+        bar = _new_bar()
         with self._lock:
             bar.start()
             self._bar = bar
-        self._is_over.wait()
+        task = bar.add_task("")
+        is_over = False
+        while not is_over:
+            share = self.done_share
+            # A bar whose total is None moves to and fro: the whole is not known.
+            bar.update(task, description=self.sentence(), total=None if share is None else 1.0, completed=share or 0.0)
+            is_over = self._is_over.wait(BAR_EVERY_S)
         with self._lock:
             self._bar = None
             bar.stop()
+
+
+def _new_bar() -> Bar:
+    from rich.console import Console  # noqa: PLC0415  (slow to import, and only for terminals)
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn  # noqa: PLC0415
+    from rich.table import Column  # noqa: PLC0415
+
+    return Progress(
+        SpinnerColumn(),
+        BarColumn(bar_width=24),
+        TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
+        console=Console(stderr=True, highlight=False),
+        transient=True,
+        redirect_stdout=False,
+    )
 
 
 def _amount(count: int, total: int | None, unit: str) -> str:
