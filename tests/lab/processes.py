@@ -8,9 +8,9 @@ from typing import Any, Final
 from msgspec import json
 
 from leasemill.demo import workers
-from leasemill.demo.workers import RowLocks, TookTooLong, wait_until
+from leasemill.demo.workers import TookTooLong, wait_until
 
-__all__ = ["IMPORT_PATH", "RowLocks", "TookTooLong", "WorkerProcess", "wait_until"]
+__all__ = ["IMPORT_PATH", "TookTooLong", "WorkerProcess", "wait_until"]
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 IMPORT_PATH: Final = f"{ROOT}:{ROOT / 'src'}"

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from leasemill import JobState
 from leasemill.cli import main
-from leasemill.demo.workers import locks_of
+from leasemill.demo.workers import holds_no_lock
 from leasemill.kernel.model import AbortReason
 from tests.lab.processes import WorkerProcess, wait_until
 from tests.process import jobs
@@ -69,7 +69,7 @@ def stop_safely(scene: Scene, process: psutil.Process) -> None:
     def is_stopped() -> bool:
         process.suspend()
         wait_until(lambda: process.status() == psutil.STATUS_STOPPED, "it to stand still")
-        if locks_of(scene.url, "").are_free():
+        if holds_no_lock(scene.url, ""):
             return True
         process.resume()
         return False

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
 from leasemill.store.file.folder import LOCK_NAME
 from leasemill.store.file.options import parse_folder_url
@@ -62,7 +62,7 @@ class WorkerProcess:
     ) -> None:
         self.id = worker_id or log.stem
         self._log = log
-        self._locks = locks_of(url, self.id)
+        self._url = url
         arguments = [target, "--worker-id", self.id, "--log-format", "json", *options]
         with log.open("ab") as output:
             self._process = subprocess.Popen(
@@ -109,7 +109,7 @@ class WorkerProcess:
         while True:
             self.signal(signal.SIGSTOP)
             self._await_stopped()
-            if self._locks.are_free() and when():
+            if holds_no_lock(self._url, self.id) and when():
                 return
             self.resume()
             self.check_running()
@@ -153,58 +153,14 @@ class WorkerProcess:
 # Locks -----------------------------------------------------------------------------------------------------------
 
 
-class Locks(Protocol):
-    """What a worker may hold of a store while others wait."""
+def holds_no_lock(url: str, worker_id: str) -> bool:
+    """Whether a worker, now that it stands still, holds nothing of the store that others wait for.
 
-    def are_free(self) -> bool:
-        """Whether it holds none, now that it stands still."""
-
-
-class FolderLock:
-    """Whoever gets the lock knows that nobody else has it."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def are_free(self) -> bool:
-        if not self._path.exists():
-            return True
-        fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
-        deadline = time.monotonic() + LOCK_PATIENCE_S
-        try:
-            while True:
-                try:
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    if time.monotonic() >= deadline:
-                        return False
-                    time.sleep(0.000_5)
-                else:
-                    return True
-        finally:
-            os.close(fd)  # and with it the lock
-
-
-class RowLocks:
-    """A session between two statements of a transaction keeps its locks; one in a statement will end it by itself."""
-
-    def __init__(self, url: str, name: str) -> None:
-        self._url = url
-        self._name = name
-
-    def are_free(self) -> bool:
-        import psycopg  # noqa: PLC0415  (an extra)
-
-        from leasemill.store.postgres.driver.url import parse_url  # noqa: PLC0415  (psycopg is an extra)
-
-        question = "select state from pg_stat_activity where application_name = %s and datname = current_database()"
-        deadline = time.monotonic() + LOCK_PATIENCE_S
-        with psycopg.connect(parse_url(self._url)[0], autocommit=True, application_name="leasemill look") as connection:
-            while True:
-                states = {state for (state,) in connection.execute(question, [self._name])}
-                if "active" not in states or time.monotonic() >= deadline:
-                    return states <= {"idle", "disabled", None}
-                time.sleep(0.002)
+    Behind a server it never does: the server takes the locks.
+    """
+    if url.startswith("file:"):
+        return _is_folder_free(parse_folder_url(url)[0] / LOCK_NAME)
+    return url.startswith("http") or _are_rows_free(url, session_name(worker_id))
 
 
 def session_name(worker_id: str) -> str:
@@ -212,16 +168,34 @@ def session_name(worker_id: str) -> str:
     return worker_id[-SESSION_NAME_BYTES:]
 
 
-class NoLocks:
-    """Behind a server a worker holds none: the server takes them."""
-
-    def are_free(self) -> bool:
+def _is_folder_free(path: Path) -> bool:
+    """Who gets the folder's lock knows that nobody else has it. The others have it for a moment: it is tried again."""
+    if not path.exists():
         return True
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    deadline = time.monotonic() + LOCK_PATIENCE_S
+    try:
+        while time.monotonic() < deadline:
+            with suppress(BlockingIOError):
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            time.sleep(0.000_5)
+        return False
+    finally:
+        os.close(fd)  # and with it the lock
 
 
-def locks_of(url: str, worker_id: str) -> Locks:
-    if url.startswith("file:"):
-        return FolderLock(parse_folder_url(url)[0] / LOCK_NAME)
-    if url.startswith("http"):
-        return NoLocks()
-    return RowLocks(url, session_name(worker_id))
+def _are_rows_free(url: str, session: str) -> bool:
+    """A session between two statements of a transaction keeps its locks; one in a statement will end it by itself."""
+    import psycopg  # noqa: PLC0415  (an extra)
+
+    from leasemill.store.postgres.driver.url import parse_url  # noqa: PLC0415  (psycopg is an extra)
+
+    question = "select state from pg_stat_activity where application_name = %s and datname = current_database()"
+    deadline = time.monotonic() + LOCK_PATIENCE_S
+    with psycopg.connect(parse_url(url)[0], autocommit=True, application_name="leasemill look") as connection:
+        while True:
+            states = {state for (state,) in connection.execute(question, [session])}
+            if "active" not in states or time.monotonic() >= deadline:
+                return states <= {"idle", "disabled", None}
+            time.sleep(0.002)

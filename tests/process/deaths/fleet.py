@@ -6,14 +6,13 @@ import os
 import signal
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import psutil
 
-from leasemill.demo.workers import Locks
 from leasemill.store.base import Store
 from leasemill.store.worker_records import records
 from leasemill.worker.identity import STARTED_FIELD
@@ -237,7 +236,7 @@ class SupervisedFleet(Fleet):
 # Standing still -------------------------------------------------------------------------------------------------
 
 
-def stop_safely(pid: int, locks: Locks, limit_s: float = 20.0) -> bool:
+def stop_safely(pid: int, holds_no_lock: Callable[[], bool], limit_s: float = 20.0) -> bool:
     """SIGSTOP it at a moment when it holds no lock that others wait for; False: it has gone, or there was no moment."""
     deadline = time.monotonic() + limit_s
     with suppress(ProcessLookupError, FileNotFoundError):
@@ -245,7 +244,7 @@ def stop_safely(pid: int, locks: Locks, limit_s: float = 20.0) -> bool:
             os.kill(pid, signal.SIGSTOP)
             while not _stands_still(pid):
                 time.sleep(0.001)
-            if locks.are_free():
+            if holds_no_lock():
                 return True
             os.kill(pid, signal.SIGCONT)
             time.sleep(RETRY_S)

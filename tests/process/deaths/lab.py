@@ -10,12 +10,13 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import psycopg
 
-from leasemill.demo.workers import locks_of
+from leasemill.demo.workers import holds_no_lock
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import ENDED_STATES, AbortReason, Job, JobState
 from leasemill.store.factory import open_store
@@ -242,7 +243,7 @@ class DeathsLab:
                 continue
             one = draw.choice(candidates)
             self._standing.add(one.pid)
-            if stop_safely(one.pid, locks_of(self._ground.url, self._fleet.sessions_of(one))):
+            if stop_safely(one.pid, partial(holds_no_lock, self._ground.url, self._fleet.sessions_of(one))):
                 at, length = time.monotonic(), lengths.pop()
                 time.sleep(length)
                 with suppress(ProcessLookupError):
