@@ -16,7 +16,7 @@ from leasemill.kernel.model import SECOND, JobSpec, JobState, Policy
 from leasemill.store.postgres import admission, retention_loop
 from leasemill.store.postgres.admin.check import check
 from leasemill.store.postgres.driver.url import parse_url
-from leasemill.store.postgres.exact.decide import Concern, decide
+from leasemill.store.postgres.exact.decide import LockSet, decide
 from leasemill.store.postgres.insert import insert_jobs
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.verbs import commit, enqueue
@@ -233,7 +233,7 @@ def test_a_commit_with_follow_ups_in_its_own_lane_and_a_cancel_of_its_job_meet_n
             try:
                 with open_transaction(store) as transaction:
                     command = c.Cancel(["head"], "ada", "because")
-                    ended.extend(transaction.run(decide(store._known, command, Concern(["head"]))))
+                    ended.extend(transaction.run(decide(store._known, command, LockSet(["head"]))))
             except psycopg.Error as error:
                 ended.append(error)
 

@@ -90,6 +90,8 @@ class LoopBatcher:
 
     def _send_next(self) -> None:
         """Whatever came while a batch was under way makes the next."""
+        # One batch at a time: what comes while the server syncs is sent together, so the batches grow by themselves as
+        # the disk gets slower, and a lone caller waits for nobody.
         tickets = self._take()
         self._is_sending = bool(tickets)
         if tickets:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.store.notifications import Signal
-from leasemill.store.postgres.exact.decide import Concern, decide
+from leasemill.store.postgres.exact.decide import LockSet, decide
 from leasemill.store.postgres.known import Known
 from leasemill.store.postgres.maintenance import Maintenance
 from leasemill.store.postgres.steps import Steps, Verb, rows, transact
@@ -26,9 +26,9 @@ class VerbContext(NamedTuple):
     notifier: Notifier
     signal: Signal
 
-    def decide(self, command: c.Command[AnswerT], concern: Concern) -> Verb[AnswerT]:
+    def decide(self, command: c.Command[AnswerT], lock_set: LockSet) -> Verb[AnswerT]:
         """On the exact path."""
-        answer = yield from transact(lambda _: decide(self.known, command, concern))
+        answer = yield from transact(lambda _: decide(self.known, command, lock_set))
         yield from self.follow_decision()
         return answer
 

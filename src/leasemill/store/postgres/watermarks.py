@@ -67,6 +67,9 @@ class Watermarks:
         if not self._lock.acquire(blocking=False):
             return  # another thread is at it
         try:
+            # Between the two steps every transaction that was writing when the time was published must have ended. One
+            # that is idle in a transaction keeps the watermark where it is: claims then walk more dead rows, and no job
+            # is missed. A process that dies here leaves `next_at` behind, and another process takes the second step.
             self._moved_at_s = time.monotonic()
             if self._writers and (writers := self._writers & (yield from _writing())):
                 self._writers = writers

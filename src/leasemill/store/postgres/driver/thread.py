@@ -101,6 +101,9 @@ class ThreadDriver:
         return self._repeat(work, Retries(self.connections))
 
     def _repeat(self, work: Callable[[StoreConnection], ResultT], retries: Retries, pause_s: float = 0.0) -> ResultT:
+        # The work is run from its beginning each time: steps that a failed attempt had taken are worth nothing, since
+        # what they read was rolled back. Between attempts no connection is kept, so that a caller who waits may have
+        # it.
         while True:
             if pause_s:
                 time.sleep(pause_s)

@@ -72,7 +72,7 @@ Decision: TypeAlias = Callable[[Decide], AnswerT]
 """One command, or several as one fact."""
 
 
-class Concern(NamedTuple):
+class LockSet(NamedTuple):
     """Which jobs, lanes and queues a command is about, and no others."""
 
     ids: Sequence[str] = ()
@@ -85,7 +85,7 @@ class Concern(NamedTuple):
     keys: Sequence[QueueKey] = ()
     """Unique keys with their queues; others that a decision needs are found by deciding."""
 
-    def knowing(self, more: MoreRowsNeeded) -> Concern:
+    def knowing(self, more: MoreRowsNeeded) -> LockSet:
         return self._replace(ids=[*self.ids, *more.ids], keys=[*self.keys, *more.keys])
 
     def parameters(self, holders: Sequence[str]) -> dict[str, Any]:
@@ -141,27 +141,27 @@ class MoreRowsNeeded(RetryTransaction):
         super().__init__(f"jobs {', '.join(ids)} or unique keys {names} were not known to be concerned")
 
 
-def decide(known: Known, command: c.Command[AnswerT], concern: Concern) -> Steps[AnswerT]:
-    return decide_all(known, lambda run: run(command), concern)
+def decide(known: Known, command: c.Command[AnswerT], lock_set: LockSet) -> Steps[AnswerT]:
+    return decide_all(known, lambda run: run(command), lock_set)
 
 
-def decide_all(known: Known, decision: Decision[AnswerT], concern: Concern) -> Steps[AnswerT]:
+def decide_all(known: Known, decision: Decision[AnswerT], lock_set: LockSet) -> Steps[AnswerT]:
     """Several commands as one fact, each on the state that the one before it left."""
     while True:
         try:
-            locked, loaded, keys = yield from _lock_and_load(known, concern)
+            locked, loaded, keys = yield from _lock_and_load(known, lock_set)
             return (yield from _decide(known, decision, locked, loaded, keys))
         except MoreRowsNeeded as more:
             yield from send(ROLLBACK)
-            concern = concern.knowing(more)
+            lock_set = lock_set.knowing(more)
 
 
-def decide_group(known: Known, command: c.Command[AnswerT], concern: Concern) -> Steps[AnswerT]:
+def decide_group(known: Known, command: c.Command[AnswerT], lock_set: LockSet) -> Steps[AnswerT]:
     """Alone with a group: nobody is adding members to it. It may concern jobs and keys that are there."""
     while True:
         try:
-            keys, begin = yield from lock_keys(concern.keys)
-            given = concern.parameters(keys.holders)
+            keys, begin = yield from lock_keys(lock_set.keys)
+            given = lock_set.parameters(keys.holders)
             *_, groups, _, _, ((document,),) = yield from send(
                 *begin,
                 Execute("lock_groups", given),
@@ -173,7 +173,7 @@ def decide_group(known: Known, command: c.Command[AnswerT], concern: Concern) ->
             return (yield from _decide(known, lambda run: run(command), locked, _loaded(document), keys))
         except MoreRowsNeeded as more:
             yield from send(ROLLBACK)
-            concern = concern.knowing(more)
+            lock_set = lock_set.knowing(more)
 
 
 def decide_expired(
@@ -183,37 +183,39 @@ def decide_expired(
     finding = [Execute("expired", given)]
     if longest_wait_ms is not None:
         finding.insert(0, Execute("lock_timeout", {"milliseconds": str(longest_wait_ms)}))
-    concern = Concern()
+    lock_set = LockSet()
     while True:
         try:
-            return (yield from _decide_expired(known, command, finding, concern))
+            return (yield from _decide_expired(known, command, finding, lock_set))
         except MoreRowsNeeded as more:
             yield from send(ROLLBACK)
-            concern = concern.knowing(more)
+            lock_set = lock_set.knowing(more)
 
 
-def _decide_expired(known: Known, command: c.Expire, finding: Sequence[Execute], concern: Concern) -> Steps[Expired]:
-    keys, begin = yield from lock_keys(concern.keys)
+def _decide_expired(known: Known, command: c.Expire, finding: Sequence[Execute], lock_set: LockSet) -> Steps[Expired]:
+    keys, begin = yield from lock_keys(lock_set.keys)
     *_, found = yield from send(*begin, *finding)
     if not found:
         yield from send(COMMIT)
         return run(State(), command, 0)[1]
-    concern = concern._replace(ids=[*(job_id for job_id, *_ in found), *concern.ids])
+    lock_set = lock_set._replace(ids=[*(job_id for job_id, *_ in found), *lock_set.ids])
     lanes = [(queue, lane) for _, _, queue, lane, _ in found if lane is not None]
     groups = {group for *_, group in found if group is not None}
     locked = Locked(lanes, [no for _, no, *_ in found], 0, [])
     if groups:
         locked.groups = [one for (one,) in (yield from rows("lock_groups", {"groups": sorted(groups)}))]
-    (document,) = yield from row("load", concern.parameters(keys.holders))
+    (document,) = yield from row("load", lock_set.parameters(keys.holders))
     return (yield from _decide(known, lambda run: run(command), locked, _loaded(document), keys))
 
 
-def _lock_and_load(known: Known, concern: Concern) -> Steps[tuple[Locked, Loaded, Keys]]:
+def _lock_and_load(known: Known, lock_set: LockSet) -> Steps[tuple[Locked, Loaded, Keys]]:
     """In a transaction that is open from then on. None of the jobs waits for admission any more: who does has no place
     in its lane yet, on which a decision could be made."""
+    # Locks are taken in one order for all callers (keys, lanes, jobs, groups), and only then is anything read: the
+    # state that `load` returns cannot change before COMMIT.
     for _ in range(ADMISSION_TRIES):
-        keys, begin = yield from lock_keys(concern.keys)
-        given = concern.parameters(keys.holders)
+        keys, begin = yield from lock_keys(lock_set.keys)
+        given = lock_set.parameters(keys.holders)
         *_, ((locked,),), ((document,),) = yield from send(*begin, Execute("lock", given), Execute("load", given))
         loaded = _loaded(document)
         if not loaded.has_arrived:
@@ -228,6 +230,10 @@ def _lock_and_load(known: Known, concern: Concern) -> Steps[tuple[Locked, Loaded
 
 def _decide(known: Known, decision: Decision[AnswerT], locked: Locked, loaded: Loaded, keys: Keys) -> Steps[AnswerT]:
     """Decide on what is loaded, write the difference, and end the transaction."""
+    # The kernel decides on a state that holds only what was locked and loaded. It counts new numbers up from BASE; real
+    # ones were drawn from the sequences while loading and are put in afterwards, so that deciding needs no connection.
+    # What is written is the difference between the rows before and after: the kernel's events are not translated one by
+    # one, and a rule that changes needs no SQL here.
     part = _part(loaded)
     for key, taken in keys.taken:
         part.state.keys.put(key, taken)
@@ -252,6 +258,8 @@ def _decide(known: Known, decision: Decision[AnswerT], locked: Locked, loaded: L
         take_out(part.state, following, queues)
     fences = _number(part, loaded)
     after = table_rows(*part, parked)
+    # The decision may reach rows that were not locked: a key, a lane, a job. Then it was made on what others may be
+    # changing, so it is thrown away and made again with them. `check_locked` is the last guard before anything is sent.
     change = difference(before, after, part.state)
     if not kinds.isdisjoint(TAKES_KEYS):
         keys.change(change, part.state, part.numbers, events)

@@ -24,10 +24,10 @@ from leasemill.kernel.verbs.limits import terms_of
 
 NO_KEY: Final = ""
 """The key, in tables, of a limit that is named without one."""
-Place = tuple[int, int, int, int]
+WalkKey = tuple[int, int, int, int]
 """A job by the order of a claim: the queue's turn, rank, available_at, seq."""
 LimitKey = tuple[str, str]
-LAST: Final[Place] = (2**62, 0, 0, 0)
+LAST: Final[WalkKey] = (2**62, 0, 0, 0)
 
 _uses = msgspec.json.Decoder(list[LimitUse]).decode
 
@@ -44,7 +44,7 @@ class Candidate(Struct, frozen=True, array_like=True, gc=False):
     spent: list[str] | None
 
     @property
-    def place(self) -> Place:
+    def key(self) -> WalkKey:
         return self.turn, self.rank, self.available_at, self.seq
 
 
@@ -87,7 +87,7 @@ class KnownTerms(Struct, frozen=True, array_like=True, gc=False):
     set_terms: list[int | None] | None
 
 
-class Standing(Struct, gc=False):
+class LimitSnapshot(Struct, gc=False):
     """What load_limited.sql returns."""
 
     now: int
@@ -126,7 +126,7 @@ class Parked(NamedTuple):
 
 class GateLeft(NamedTuple):
     gate: OpenGate
-    place: Place
+    place: WalkKey
     is_open: bool
 
 
@@ -136,7 +136,7 @@ class Chosen(NamedTuple):
     picks: list[Pick]
     parked: list[Parked]
     lines_gone: list[OpenLine]
-    lines_left: list[tuple[OpenLine, LimitKey, Place]]
+    lines_left: list[tuple[OpenLine, LimitKey, WalkKey]]
     gates_gone: list[OpenGate]
     gates_left: list[GateLeft]
     has_more: bool
@@ -170,7 +170,7 @@ class Charge(NamedTuple):
 class Room:
     """What limits have room for, as grants use it up."""
 
-    def __init__(self, loaded: Standing) -> None:
+    def __init__(self, loaded: LimitSnapshot) -> None:
         self.now = loaded.now
         self.terms = {
             one.name: terms_of(LimitRecord(one.name, terms_of_row(one.declared), set=terms_of_row(one.set_terms)))
@@ -211,7 +211,13 @@ class LimitWalk:
     """One walk through what was loaded. `queues`: by their turns, from 1; `tokens`: one for each job it may grant."""
 
     def __init__(
-        self, loaded: Standing, room: Room, queues: Sequence[str], tokens: Sequence[str], slots: int, window: Window
+        self,
+        loaded: LimitSnapshot,
+        room: Room,
+        queues: Sequence[str],
+        tokens: Sequence[str],
+        slots: int,
+        window: Window,
     ) -> None:
         self._loaded = loaded
         self._room = room
@@ -241,13 +247,18 @@ class LimitWalk:
         return self._slots
 
     def go(self) -> Chosen:
+        # The candidates are the beginnings of many orders: `ready`, and each line at each open gate. Sorted together
+        # they are the claim's order (C2) up to the frontier, where the first of those orders is cut off: behind it
+        # stands what is not loaded. Granting fills limits, and what stands behind a full limit cannot be granted before
+        # that limit has room again, so the frontier only moves on, and is worked out again only when a job is found
+        # behind it.
         frontier = self._frontier()
         is_stopped = False
         reached_end = True
-        for job in sorted(self._loaded.candidates or (), key=_place):
-            if job.place > frontier:
+        for job in sorted(self._loaded.candidates or (), key=_key):
+            if job.key > frontier:
                 frontier = self._frontier()
-            if job.place > frontier or len(self.picks) >= len(self._tokens):
+            if job.key > frontier or len(self.picks) >= len(self._tokens):
                 reached_end = False
                 break
             if not self._look_at(job):
@@ -257,17 +268,19 @@ class LimitWalk:
         has_more = is_short and (not reached_end or self._frontier() < LAST)
         return self._chosen(has_more and not self._are_queues_full(), is_stopped)
 
-    def _frontier(self) -> Place:
+    def _frontier(self) -> WalkKey:
         """Up to here everything is loaded, but for what stands behind a limit that is full."""
+        # An order that was loaded in full has no end here. One that fills its window may go on, so nothing behind its
+        # last job is certain. A gate that is full is left out: whatever else stands at it would be passed over anyway.
         window, ends = self._window, [LAST]
         if len(self._ready) >= window.ready:
-            ends.append(max(job.place for job in self._ready))
+            ends.append(max(job.key for job in self._ready))
         gates, lines = self._loaded.gates or [], self._loaded.lines or []
         if window.gates and len(gates) >= window.gates:
-            ends.append(max(map(_place_of, gates)))
-        at_gates = defaultdict[tuple[int, LimitKey], list[Place]](list)
+            ends.append(max(map(_key_of, gates)))
+        at_gates = defaultdict[tuple[int, LimitKey], list[WalkKey]](list)
         for line in lines:
-            at_gates[line.turn, (line.name, line.key)].append(_place_of(line))
+            at_gates[line.turn, (line.name, line.key)].append(_key_of(line))
         shut = {gate for gate in self._rooms if self._room.is_full(gate[1])}
         ends += [
             max(places)
@@ -275,7 +288,7 @@ class LimitWalk:
             if gate not in shut and self._may_have_more_lines(gate, len(places))
         ]
         ends += [
-            jobs[-1].place
+            jobs[-1].key
             for line, jobs in self._jobs.items()
             if self._gate_of(line) not in shut and self._may_have_more_jobs(line)
         ]
@@ -295,6 +308,8 @@ class LimitWalk:
 
     def _look_at(self, job: Candidate) -> bool:
         """Grant it, park it or pass it over. False: the walk ends here (I2)."""
+        # The order of the questions matters: a job in a line is granted only as the first of what is left there, and a
+        # job with several limits belongs to the first one that is full, at whose gate it then waits.
         room, line = self._room, None if job.line is None else (job.turn, job.line)
         if line is not None and (line in self._moved or self._is_shut(line)):
             return True
@@ -345,9 +360,12 @@ class LimitWalk:
     # What happened to lines and gates
 
     def _chosen(self, has_more: bool, is_stopped: bool) -> Chosen:
+        # A line or a gate keeps the key of the first job behind it, so that claims find it in their order. A key that
+        # is too early costs a look; one that is too late would hide a job. So where something may not be loaded, the
+        # key of the last that is loaded stands for what follows it.
         lines_gone: list[OpenLine] = []
-        lines_left: list[tuple[OpenLine, LimitKey, Place]] = []
-        remaining = defaultdict[tuple[int, LimitKey], list[Place]](list)
+        lines_left: list[tuple[OpenLine, LimitKey, WalkKey]] = []
+        remaining = defaultdict[tuple[int, LimitKey], list[WalkKey]](list)
         counts = defaultdict[tuple[int, LimitKey], int](int)
         for key, line in self._lines.items():
             jobs, gate = self._jobs.get(key, []), (line.name, line.key)
@@ -356,9 +374,9 @@ class LimitWalk:
             if not left and not self._may_have_more_jobs(key):
                 lines_gone.append(line)
                 continue
-            place = left[0].place if left else jobs[-1].place
+            place = left[0].key if left else jobs[-1].key
             at = self._moved.get(key, gate)
-            if place != _place_of(line) or at != gate:
+            if place != _key_of(line) or at != gate:
                 lines_left.append((line, at, place))
             if at == gate:
                 remaining[line.turn, gate].append(place)
@@ -373,18 +391,18 @@ class LimitWalk:
             if not is_all:  # those that are not loaded stand behind the last one that is
                 places = [*places, self._last_line(key_of)]
             is_open = not self._room.is_full(key_of[1])
-            if is_open and min(places) == _place_of(one):
+            if is_open and min(places) == _key_of(one):
                 continue
             gates_left.append(GateLeft(one, min(places), is_open))
         return Chosen(self.picks, self.parked, lines_gone, lines_left, gates_gone, gates_left, has_more, is_stopped)
 
-    def _last_line(self, gate: tuple[int, LimitKey]) -> Place:
-        return max(_place_of(line) for line in self._lines.values() if (line.turn, (line.name, line.key)) == gate)
+    def _last_line(self, gate: tuple[int, LimitKey]) -> WalkKey:
+        return max(_key_of(line) for line in self._lines.values() if (line.turn, (line.name, line.key)) == gate)
 
 
-def _place(job: Candidate) -> Place:
-    return job.place
+def _key(job: Candidate) -> WalkKey:
+    return job.key
 
 
-def _place_of(one: Any) -> Place:
+def _key_of(one: Any) -> WalkKey:
     return one.turn, one.rank, one.available_at, one.seq

@@ -16,11 +16,11 @@ from leasemill.store.postgres.known import Known
 from leasemill.store.postgres.limits.choose import (
     Chosen,
     LimitKey,
+    LimitSnapshot,
     LimitWalk,
     Parked,
-    Place,
     Room,
-    Standing,
+    WalkKey,
     Window,
     line_id,
     uses_of,
@@ -36,7 +36,7 @@ NO_TOKEN: Final = "-"
 PARKED_AT_ONCE: Final = 10_000
 """So many jobs are parked before the limits are unlocked for others."""
 
-_loaded = msgspec.json.Decoder(Standing).decode
+_loaded = msgspec.json.Decoder(LimitSnapshot).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -106,9 +106,12 @@ class Limited:
             return LimitClaim([], loaded.now, is_repeated=True)
         return (yield from self._walk(loaded, window, grants=grants))
 
-    def _walk(self, loaded: Standing, window: Window, *, grants: bool) -> Steps[LimitClaim]:
+    def _walk(self, loaded: LimitSnapshot, window: Window, *, grants: bool) -> Steps[LimitClaim]:
         """Choose from what is loaded, write it, and load more until the claim is full or there is no more to look at.
         What was written stays in the transaction: the next part is loaded behind it."""
+        # Every round loads, chooses and writes in one transaction, under the locks of the limits. What a round wrote,
+        # the next one sees: granted jobs have left `ready`, parked ones stand in their lines, so nothing is looked at
+        # twice.
         while True:
             room = Room(loaded)
             self._check_names(loaded)
@@ -142,7 +145,7 @@ class Limited:
             if job.line is None:
                 self._taken.append((self._queues[job.turn - 1], job.rank, job.available_at, job.seq))
 
-    def _check_names(self, loaded: Standing) -> None:
+    def _check_names(self, loaded: LimitSnapshot) -> None:
         locked = set(self._names)
         found = (job.limits for job in loaded.candidates or () if job.limits is not None)
         if not all(name in locked for limits in found for name, _ in uses_of(limits)):
@@ -225,16 +228,16 @@ class Limited:
             gates_left=_json(gates_left),
         )
 
-    def _park(self, parked: list[Parked], moved: list[tuple[Any, LimitKey, Place]], room: Room) -> Execute:
+    def _park(self, parked: list[Parked], moved: list[tuple[Any, LimitKey, WalkKey]], room: Room) -> Execute:
         jobs: list[dict[str, Any]] = []
         lines: dict[tuple[int, str], dict[str, Any]] = {}
         gates: dict[LimitKey, dict[str, Any]] = {}
         for job, gate, is_open in parked:  # in order: the first of a line is its first
             assert job.limits is not None
             one = line_id(job.limits)
-            jobs.append({**self._place(job.place), "line": one})
+            jobs.append({**self._place(job.key), "line": one})
             if (job.turn, one) not in lines:
-                lines[job.turn, one] = {"id": one, "limits": job.limits, **self._gate(job.turn, gate, job.place)}
+                lines[job.turn, one] = {"id": one, "limits": job.limits, **self._gate(job.turn, gate, job.key)}
             gates[gate] = self._key(gate, is_open=is_open, opens_at=None if is_open else room.opens_at(gate))
         for _, gate, _ in moved:
             gates[gate] = self._key(gate, is_open=False, opens_at=room.opens_at(gate))
@@ -246,11 +249,11 @@ class Limited:
             gates=_json(list(gates.values())),
         )
 
-    def _place(self, place: Place) -> dict[str, Any]:
+    def _place(self, place: WalkKey) -> dict[str, Any]:
         turn, rank, available_at, seq = place
         return {"queue": self._queues[turn - 1], "rank": rank, "available_at": available_at, "seq": seq}
 
-    def _gate(self, turn: int, gate: LimitKey, place: Place | None = None) -> dict[str, Any]:
+    def _gate(self, turn: int, gate: LimitKey, place: WalkKey | None = None) -> dict[str, Any]:
         at = {"queue": self._queues[turn - 1]} if place is None else self._place(place)
         return {**at, **self._key(gate)}
 

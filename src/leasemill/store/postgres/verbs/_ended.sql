@@ -18,7 +18,7 @@ locked as materialized (
         and (committed_at is not null or expires_at > {schema}.clock({now}::int8))
     returning leases.*, (select {schema}.clock({now}::int8)) as now,
         ({results}::text[])[width_bucket(no, {nos}::int8[])] as given_result
-), saved as (
+), saved as (  -- slot 0: the execution that has ended the job
     insert into {schema}.executions (no, slot, attempt, available_at, retries, expirations, fence, token, worker,
         request_id, leased_at, expires_at, terms, started_at, committed_at, finished_at, ended_by, committed_by, result,
         kept_report_id, kept_retries)

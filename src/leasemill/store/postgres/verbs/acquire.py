@@ -7,7 +7,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.verbs.acquire import offset_id
 from leasemill.store.base import has_ended
 from leasemill.store.postgres.context import VerbContext
-from leasemill.store.postgres.exact.decide import Concern, Decide, decide_all
+from leasemill.store.postgres.exact.decide import Decide, LockSet, decide_all
 from leasemill.store.postgres.steps import Steps, TransactionAttempt, Verb, transact
 
 
@@ -15,14 +15,14 @@ def acquire(context: VerbContext, command: c.Acquire) -> Verb[list[c.AcquireOutc
     requests = command.requests
     ids = [offset_id(request.queue, request.lane, request.offset) for request in requests]
     lanes = list({(request.queue, request.lane): None for request in requests})
-    return context.decide(command, Concern(ids, lanes, makes_lanes=True))
+    return context.decide(command, LockSet(ids, lanes, makes_lanes=True))
 
 
 def ack_then_acquire(
     context: VerbContext, ack: c.AckReport, acquire: c.AcquireRequest
 ) -> Verb[tuple[c.AckOutcome, c.AcquireOutcome | None]]:
     lane = acquire.queue, acquire.lane
-    concern = Concern([ack.job_id, offset_id(*lane, acquire.offset)], [lane], makes_lanes=True)
+    lock_set = LockSet([ack.job_id, offset_id(*lane, acquire.offset)], [lane], makes_lanes=True)
     refusal: LeasemillError | None = None
 
     def work(attempt: TransactionAttempt) -> Steps[list[c.AckOutcome | c.AcquireOutcome]]:
@@ -40,7 +40,7 @@ def ack_then_acquire(
                 refusal = error
                 return [outcome]
 
-        return decide_all(context.known, decision, concern)
+        return decide_all(context.known, decision, lock_set)
 
     acked, *acquired = yield from transact(work)
     yield from context.follow_decision()

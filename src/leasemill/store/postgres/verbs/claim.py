@@ -43,6 +43,9 @@ class Claimed(NamedTuple):
 
 
 def claim(context: VerbContext, command: c.Claim) -> Verb[list[c.Lease]]:
+    # The common claim is one statement, which is a transaction. Around it stands what must come before (queues that are
+    # used with acquire, leases that have expired, jobs that have arrived in lanes), each only when this process has a
+    # reason to look, and what a claim that found nothing does before it says so.
     known, maintenance = context.known, context.maintenance
     if not known.claim_queues.issuperset(command.queues):
         yield from transact(lambda _: _check_queues(known, command.queues))
@@ -95,6 +98,9 @@ def _claim(known: Known, command: c.Claim, attempt: TransactionAttempt) -> Steps
 
 
 def _claim_once(known: Known, command: c.Claim, *, waits: bool) -> Steps[Claimed]:
+    # A claim looks from where earlier ones of this process got to; if that finds nothing, from the watermark, for
+    # another process may have committed a job behind it. Queues with limits are left alone by the plain statement,
+    # which reports them: from then on this process takes the other road for them.
     given = {**parameters(command), "waits": waits}
     if known.limited_queues.isdisjoint(command.queues):
         scan = known.positions.scan(command.queues)
@@ -254,6 +260,9 @@ def _hand_over(
     known: Known, acks: c.Ack, claims: c.Claim, plain: ack.PlainLeases, attempt: TransactionAttempt
 ) -> Steps[HandedOver | None]:
     """None: a lease is not held, or an attempt before this one may have ended it."""
+    # An ack that may have been carried out must not be sent again beside a claim: a second claim could be granted other
+    # jobs. What is known of the leases is forgotten before the message is sent, so a failure leaves them to the exact
+    # path.
     if attempt.may_have_happened:
         return None
     heads = ack.given_lanes(plain.lanes)

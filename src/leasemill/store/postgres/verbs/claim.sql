@@ -13,7 +13,7 @@ with gate as materialized (
         select * from {schema}.leases where no = any (r.nos) and request_id = r.id offset 0
     ) as l
     where r.id = {request_id}::text and expires_at > now
-), place as materialized (
+), place as materialized (  -- one for each queue and rank: where to begin, in the order in which the claim is served
     select place.queue, rank, turn, policy, now, from_seq, coalesce(from_at, (
         select low_at from {schema}.watermarks as w where w.queue = place.queue and w.rank = place.rank and low_at <= now
     ), 0) as from_at
@@ -25,7 +25,7 @@ with gate as materialized (
     ) as q
     where not exists (select from repeated)
     order by turn
-), claimable as materialized (
+), claimable as materialized (  -- an index scan from each place; the limit outside ends the scans behind the last job
     select turn, policy, now, first.*
     from place cross join lateral (
         select r.ctid as at_ctid, r.rank, available_at, seq, coalesce(no, seq) as no, attempt, retries, expirations
@@ -39,7 +39,7 @@ with gate as materialized (
     limit {limit}::int8
 ), numbered as (
     select *, row_number() over (order by turn, available_at, seq) as number from claimable
-), stop as (
+), stop as (  -- I2: jobs before this one are granted, it and those behind it are not
     select min(number) as number
     from numbered as n cross join lateral (
         select from {schema}.executions as e
@@ -49,7 +49,7 @@ with gate as materialized (
     where attempt > 0
 ), picked as materialized (
     select * from numbered where number < coalesce((select number from stop), number + 1)
-), taken as (
+), taken as (  -- by ctid: the rows are locked, and cannot have moved
     delete from {schema}.ready where ctid = any (array(select at_ctid from picked))
 ), {_kinds}, settled as materialized (
     select j.*, rank, seq, available_at, coalesce(attempt, 0) + 1 as attempt, retries, expirations,

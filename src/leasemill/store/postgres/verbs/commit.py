@@ -6,7 +6,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.transitions.unique import key_of
 from leasemill.kernel.verbs.commit import followup_specs
 from leasemill.store.postgres.context import VerbContext
-from leasemill.store.postgres.exact.decide import Concern, decide
+from leasemill.store.postgres.exact.decide import LockSet, decide
 from leasemill.store.postgres.known import Known
 from leasemill.store.postgres.statements import Execute
 from leasemill.store.postgres.steps import BEGIN, COMMIT, ROLLBACK, Steps, Verb, send, transact
@@ -62,7 +62,7 @@ def _mark(command: c.Commit) -> Execute:
     return Execute("commit_lease", {"id": command.job_id, "token": command.token, "result": result})
 
 
-def _concern_of(command: c.Commit) -> Concern:
+def _concern_of(command: c.Commit) -> LockSet:
     """L6: a commit that is repeated returns the holders of its follow-ups' keys."""
     keys = {spec.id: key for spec in followup_specs(command) if (key := key_of(spec)) is not None}
-    return Concern([command.job_id, *keys], keys=list(keys.values()))
+    return LockSet([command.job_id, *keys], keys=list(keys.values()))

@@ -243,6 +243,10 @@ class SharedBatch:
 
     def steps(self, attempt: TransactionAttempt) -> Steps[list[c.EnqueueOutcome] | None]:
         """The outcome of each job; None: somebody has one of the ids in an open transaction."""
+        # Ids that were drawn for this call need no look for known ones. An attempt that was lost may have inserted
+        # them, so the next one looks. Another transaction may hold one of the ids: the batch waits for it only briefly,
+        # then each caller goes on alone, so that one user's open transaction does not hold up all enqueues of this
+        # process.
         message = self._message(are_new=self._are_new and attempt.number == 1)
         try:
             answers = yield message

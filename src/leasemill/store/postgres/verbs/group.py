@@ -9,7 +9,7 @@ from leasemill.kernel.state import State
 from leasemill.kernel.transitions.groups import chained_spec, end_id, rules_of_chained, then_id
 from leasemill.store.postgres import reading
 from leasemill.store.postgres.context import VerbContext
-from leasemill.store.postgres.exact.decide import Concern, decide, decide_group
+from leasemill.store.postgres.exact.decide import LockSet, decide, decide_group
 from leasemill.store.postgres.exact.groups import group_of
 from leasemill.store.postgres.known import Known
 from leasemill.store.postgres.rows.tables import QueueUse
@@ -73,7 +73,7 @@ def _insert(known: Known, command: c.CreateGroup, callbacks: list[JobSpec]) -> S
 
 
 def seal(context: VerbContext, command: c.SealGroup) -> Verb[c.GroupView]:
-    sealed = yield from transact(lambda _: decide_group(context.known, command, Concern(groups=[command.group_id])))
+    sealed = yield from transact(lambda _: decide_group(context.known, command, LockSet(groups=[command.group_id])))
     yield from context.follow_decision()
     return sealed
 
@@ -92,7 +92,7 @@ def _cancel(known: Known, command: c.CancelGroup) -> Steps[c.Operated]:
     if not jobs:
         return c.Operated((), after)
     ids = [job.spec.id for job in jobs]
-    outcomes = yield from decide(known, c.Cancel(ids, command.by, command.reason), Concern(ids))
+    outcomes = yield from decide(known, c.Cancel(ids, command.by, command.reason), LockSet(ids))
     cancelled = [outcome for outcome in outcomes if isinstance(outcome, c.Cancelled) and not outcome.is_repeat]
     if after is None and any(outcome.state is JobState.SUCCEEDED for outcome in cancelled):
         after = jobs[-1].seq  # B6: it had committed, and the next of its chain is a member too

@@ -9,13 +9,13 @@ from leasemill.kernel.model import ENDED_STATES, JobState
 from leasemill.kernel.verbs.redrive import redriven_states
 from leasemill.store.postgres import reading
 from leasemill.store.postgres.context import VerbContext
-from leasemill.store.postgres.exact.decide import Concern, decide
+from leasemill.store.postgres.exact.decide import LockSet, decide
 from leasemill.store.postgres.known import Known
 from leasemill.store.postgres.steps import Steps, Verb, transact
 
 
 def cancel(context: VerbContext, command: c.Cancel) -> Verb[list[c.CancelOutcome]]:
-    return context.decide(command, Concern(command.job_ids))
+    return context.decide(command, LockSet(command.job_ids))
 
 
 def redrive(context: VerbContext, command: c.Redrive) -> Verb[c.Operated]:
@@ -27,7 +27,7 @@ def purge(context: VerbContext, command: c.Purge) -> Verb[c.Operated]:
 
 
 def change_queue(context: VerbContext, command: c.Pause | c.Resume | c.SetPolicy) -> Verb[None]:
-    return context.decide(command, Concern(queues=[command.queue]))
+    return context.decide(command, LockSet(queues=[command.queue]))
 
 
 def _operate(
@@ -50,5 +50,5 @@ def _found_and_decided(
     if not ids:
         return c.Operated((), after)
     narrowed = replace(command, filter=replace(command.filter, job_ids=ids))
-    operated = yield from decide(known, narrowed, Concern(ids, makes_lanes=makes_lanes))
+    operated = yield from decide(known, narrowed, LockSet(ids, makes_lanes=makes_lanes))
     return c.Operated(operated.job_ids, after, operated.held_back)

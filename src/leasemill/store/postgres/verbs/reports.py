@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from leasemill.kernel import commands as c
 from leasemill.kernel.bounds import LeaseReport
 from leasemill.store.postgres.context import VerbContext
-from leasemill.store.postgres.exact.decide import Concern, decide
+from leasemill.store.postgres.exact.decide import LockSet, decide
 from leasemill.store.postgres.known import Known
 from leasemill.store.postgres.steps import Row, Steps, TransactionAttempt, Verb, transact
 
@@ -44,6 +44,10 @@ def _report(
     fast: FastPath,
     make: Callable[[Sequence[ReportT]], c.Command[list[Any]]],
 ) -> Verb[list[Any]]:
+    # Two transactions at most. The fast one answers what is plain, in one message; what it leaves over, in their order,
+    # is decided by the kernel on rows under locks. Between the two others may report on the same leases, so the second
+    # asks nothing of the first. A report whose answer was lost is sent again: what then looks like a repeat by the
+    # caller (L6) may be our own first attempt, and is answered as new.
     known = context.known
     firsts: dict[str, int] = {}
     for index, one in enumerate(reports):
@@ -66,7 +70,7 @@ def _report(
     def on_exact_path(attempt: TransactionAttempt) -> Steps[list[Any]]:
         nonlocal may_have_happened
         may_have_happened |= attempt.may_have_happened
-        return decide(known, make(rest), Concern([one.job_id for one in rest]))
+        return decide(known, make(rest), LockSet([one.job_id for one in rest]))
 
     decided = yield from transact(on_exact_path)
     yield from context.follow_decision()
