@@ -7,7 +7,6 @@ here: a decision of its own, or a write to a row that was not locked or checked 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -17,9 +16,9 @@ from msgspec.structs import replace
 from leasemill.kernel import commands as c
 from leasemill.kernel.events import AnyEvent, ExecutionCommitted, JobCancelled, JobEnqueued
 from leasemill.kernel.machine import run
-from leasemill.kernel.model import Job, JobSpec, JobState, QueueMode
-from leasemill.kernel.state import Lane, LaneKey, State, finished_at, make_ready, take_places
-from leasemill.kernel.transitions.executions import ended_jobs, hold
+from leasemill.kernel.model import JobSpec, QueueMode
+from leasemill.kernel.state import LaneKey, State
+from leasemill.kernel.transitions.executions import ended_jobs
 from leasemill.kernel.transitions.unique import QueueKey
 from leasemill.kernel.verbs.cancel import cancels_a_run
 from leasemill.kernel.verbs.expire import MAY_EXPIRE, expirations
@@ -33,29 +32,18 @@ from leasemill.store.postgres.exact.change import (
     is_behind,
     table_rows,
 )
-from leasemill.store.postgres.exact.groups import group_of, take_out
+from leasemill.store.postgres.exact.groups import take_out
 from leasemill.store.postgres.exact.keys import TAKES_KEYS, Keys, lock_keys, take_caused
+from leasemill.store.postgres.exact.load import BASE, Loaded, LoadedState, kernel_state, loaded_from
 from leasemill.store.postgres.exact.save import saving
 from leasemill.store.postgres.insert import insert_caused
 from leasemill.store.postgres.known import KNOWN_SINCE, RUN_CANCELLED, Known
-from leasemill.store.postgres.rows.jobs import jobs_of
-from leasemill.store.postgres.rows.tables import (
-    LaneRow,
-    LoadedGroup,
-    ParkedRow,
-    QueueRow,
-    Read,
-    WaitingRow,
-    decoder,
-)
-from leasemill.store.postgres.rows.values import MODES, policy_of, ranges_of
 from leasemill.store.postgres.statements import Execute
 from leasemill.store.postgres.steps import BEGIN, COMMIT, ROLLBACK, RetryTransaction, Steps, row, rows, send
 
 AnswerT = TypeVar("AnswerT")
 OutcomeT = TypeVar("OutcomeT")
 Expired: TypeAlias = list[c.Expiration]
-BASE: Final = 2**62
 ADMISSION_TRIES: Final = 20
 LONGEST_WAIT_MS: Final = 900
 """For transactions that add members to a group that is sealed: less than a deadlock takes to be noticed."""
@@ -103,33 +91,7 @@ class LockSet(NamedTuple):
         }
 
 
-class Loaded(Read, gc=False):
-    """What load.sql returns."""
-
-    now: int
-    has_arrived: bool
-    queues: list[QueueRow] | None
-    lanes: list[LaneRow] | None
-    waiting: list[WaitingRow] | None
-    groups: list[LoadedGroup] | None
-    parked: list[ParkedRow] | None
-    seqs: list[int]
-    fences: list[int]
-    turns: list[int]
-
-
 _locked = msgspec.json.Decoder(Locked).decode
-_loaded = decoder(Loaded)
-
-
-class LoadedState(NamedTuple):
-    """A part of the store as a kernel state, and the numbers of its rows."""
-
-    state: State
-    numbers: dict[str, int]
-    turns: dict[str, int]
-    joined: dict[str, int]
-    """Of each group, the members that its row does not count yet."""
 
 
 class MoreRowsNeeded(RetryTransaction):
@@ -170,7 +132,7 @@ def decide_group(known: Known, command: c.Command[AnswerT], lock_set: LockSet) -
                 Execute("load", given),
             )
             locked = Locked([], [], 0, [one for (one,) in groups])
-            return (yield from _decide(known, lambda run: run(command), locked, _loaded(document), keys))
+            return (yield from _decide(known, lambda run: run(command), locked, loaded_from(document), keys))
         except MoreRowsNeeded as more:
             yield from send(ROLLBACK)
             lock_set = lock_set.knowing(more)
@@ -205,7 +167,7 @@ def _decide_expired(known: Known, command: c.Expire, finding: Sequence[Execute],
     if groups:
         locked.groups = [one for (one,) in (yield from rows("lock_groups", {"groups": sorted(groups)}))]
     (document,) = yield from row("load", lock_set.parameters(keys.holders))
-    return (yield from _decide(known, lambda run: run(command), locked, _loaded(document), keys))
+    return (yield from _decide(known, lambda run: run(command), locked, loaded_from(document), keys))
 
 
 def _lock_and_load(known: Known, lock_set: LockSet) -> Steps[tuple[Locked, Loaded, Keys]]:
@@ -217,7 +179,7 @@ def _lock_and_load(known: Known, lock_set: LockSet) -> Steps[tuple[Locked, Loade
         keys, begin = yield from lock_keys(lock_set.keys)
         given = lock_set.parameters(keys.holders)
         *_, ((locked,),), ((document,),) = yield from send(*begin, Execute("lock", given), Execute("load", given))
-        loaded = _loaded(document)
+        loaded = loaded_from(document)
         if not loaded.has_arrived:
             return _locked(locked), loaded, keys
         yield from send(ROLLBACK)
@@ -234,7 +196,7 @@ def _decide(known: Known, decision: Decision[AnswerT], locked: Locked, loaded: L
     # ones were drawn from the sequences while loading and are put in afterwards, so that deciding needs no connection.
     # What is written is the difference between the rows before and after: the kernel's events are not translated one by
     # one, and a rule that changes needs no SQL here.
-    part = _part(loaded)
+    part = kernel_state(loaded)
     for key, taken in keys.taken:
         part.state.keys.put(key, taken)
     parked = {one.no: one for one in loaded.parked or ()}
@@ -274,39 +236,6 @@ def _decide(known: Known, decision: Decision[AnswerT], locked: Locked, loaded: L
     return _with_fences(answer, fences)
 
 
-# Load --------------------------------------------------------------------------------------------------------------
-
-
-def _part(loaded: Loaded) -> LoadedState:
-    state, turns = State(), dict[str, int]()
-    jobs = jobs_of(loaded)
-    for queue in loaded.queues or ():
-        known = state.queue(queue.name)
-        known.mode, known.is_paused = None if queue.mode is None else MODES[queue.mode], queue.is_paused
-        known.policy = None if queue.policy is None else policy_of(queue.policy)
-    for one in loaded.lanes or ():
-        if one.head is not None or one.finished is not None or one.failed is not None:
-            lane = state.lanes[one.queue, one.lane] = Lane()
-            lane.finished, lane.failed = ranges_of(one.finished), ranges_of(one.failed)
-            lane.head = None if one.head is None else jobs.get(one.head)
-            last = None if one.last_finished is None else jobs.get(one.last_finished)
-            lane.last_finished = None if last is None else last.spec.id
-    for behind in loaded.waiting or ():
-        job = jobs[behind.no]
-        turns[job.spec.id] = behind.turn
-        lane = state.lanes[behind.queue, behind.lane]
-        lane.waiting = lane.waiting or deque()
-        lane.waiting.append(job.seq)
-        lane.waiting_count += 1
-    for job in sorted(jobs.values(), key=lambda job: job.seq):
-        _place(state, job, is_waiting=job.spec.id in turns)
-    for group in loaded.groups or ():
-        state.groups[group.id] = group_of(group)
-    state.seq = state.fence = BASE
-    joined = {group.id: group.joined for group in loaded.groups or ()}
-    return LoadedState(state, {job.spec.id: no for no, job in jobs.items()}, turns, joined)
-
-
 def _unfolded(state: State, loaded: Loaded) -> list[str]:
     """Groups whose members were added by many transactions, and those that are sealed: counted in one place from now
     on. By what a sealed group's row counts, the fast path knows whether the group may be over."""
@@ -315,26 +244,6 @@ def _unfolded(state: State, loaded: Loaded) -> list[str]:
         for group in loaded.groups or ()
         if group.joins > JOINS_LEFT or (group.joins and state.groups[group.id].sealed_at is not None)
     ]
-
-
-def _place(state: State, job: Job, *, is_waiting: bool) -> None:
-    """As `kernel.image` does, but for the lanes, whose order is that of admission."""
-    state.jobs[job.spec.id] = job
-    state.queue(job.spec.queue).counts[job.state] += 1
-    match job.state:
-        case JobState.LEASED:
-            hold(state, job.executions[-1])
-            if job.spec.rules is not None:
-                take_places(state, job)
-        case JobState.FAILED | JobState.DEAD | JobState.CANCELLED:
-            state.unsuccessful.add(job)
-        case JobState.SUCCEEDED if job.spec.offset is None:
-            state.finished.push(finished_at(job), job.seq, job)
-        case JobState.READY if not is_waiting:
-            make_ready(state, job, job.updated_at)
-        case JobState.SUCCEEDED | JobState.READY:
-            pass
-    state.listing.add(job)
 
 
 # Save --------------------------------------------------------------------------------------------------------------

@@ -13,18 +13,8 @@ import msgspec
 
 from leasemill.kernel import commands as c
 from leasemill.store.postgres.known import Known
-from leasemill.store.postgres.limits.choose import (
-    Chosen,
-    LimitKey,
-    LimitSnapshot,
-    LimitWalk,
-    Parked,
-    Room,
-    WalkKey,
-    Window,
-    line_id,
-    uses_of,
-)
+from leasemill.store.postgres.limits.choose import Chosen, LimitWalk, Parked, Room, Window
+from leasemill.store.postgres.limits.snapshot import LimitKey, LimitSnapshot, WalkKey, line_id, uses_of
 from leasemill.store.postgres.positions import ScanKey
 from leasemill.store.postgres.statements import Execute
 from leasemill.store.postgres.steps import BEGIN, COMMIT, RetryTransaction, Row, Steps, send

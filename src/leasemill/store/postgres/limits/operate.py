@@ -16,7 +16,7 @@ from leasemill.kernel.verbs.limits import restore_record, terms_of
 from leasemill.store.postgres.context import VerbContext
 from leasemill.store.postgres.exact.save import save_actions
 from leasemill.store.postgres.known import Known
-from leasemill.store.postgres.limits.choose import terms_of_row
+from leasemill.store.postgres.limits.snapshot import terms_of_row
 from leasemill.store.postgres.rows.tables import QueueUse
 from leasemill.store.postgres.rows.values import mode_of
 from leasemill.store.postgres.steps import Steps, Verb, row, rows, transact, transaction

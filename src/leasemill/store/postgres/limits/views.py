@@ -6,7 +6,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.index.limit_index import opens_at
 from leasemill.kernel.model import LimitRecord, LimitTerms
 from leasemill.kernel.verbs.limits import terms_of
-from leasemill.store.postgres.limits.choose import terms_of_row
+from leasemill.store.postgres.limits.snapshot import terms_of_row
 from leasemill.store.postgres.steps import Row, Steps, rows
 
 
