@@ -38,10 +38,21 @@ LONGEST_US: Final = 3_660 * 24 * 3_600 * SECOND
 LARGEST_OFFSET: Final = 2**63 - 2
 HEADERS: Final = 32
 HEADERS_LENGTH: Final = 4_096
+HIGHEST_PRIORITY: Final = 9
 LIMITS: Final = 4
 CHAINED: Final = 100
 CHAIN_BYTES: Final = 128 * 1024
 """Of the jobs that follow one: each end in a chain writes the rest of it again."""
+
+POLICY: Final = {
+    "max_retries": (0, 1_000),
+    "max_expirations": (1, 1_000),
+    "lease_ttl_us": (1_000, LONGEST_US),
+    "timeout_us": (1, LONGEST_US),
+    "backoff_base_us": (0, LONGEST_US),
+    "backoff_cap_us": (0, LONGEST_US),
+}
+"""F6: the least and the most of each number in a policy."""
 
 JSON_DEPTH: Final = 500
 CONTAINERS: Final = (dict, list)
@@ -157,12 +168,8 @@ def check_policy(policy: Policy | None) -> None:
     """F6: every bound of a policy, and the bounds between them."""
     if policy is None:
         return
-    check_range("max_retries", policy.max_retries, 0, 1_000)
-    check_range("max_expirations", policy.max_expirations, 1, 1_000)
-    check_range("lease_ttl_us", policy.lease_ttl_us, 1_000, LONGEST_US)
-    check_range("timeout_us", policy.timeout_us, 1, LONGEST_US)
-    check_range("backoff_base_us", policy.backoff_base_us, 0, LONGEST_US)
-    check_range("backoff_cap_us", policy.backoff_cap_us, 0, LONGEST_US)
+    for name, (least, most) in POLICY.items():
+        check_range(name, getattr(policy, name), least, most)
     if policy.on_failure is not None and not isinstance(policy.on_failure, OnFailure):
         raise Invalid(f"on_failure is {_shown(policy.on_failure)}; it must be one of {', '.join(OnFailure)}")
     base, cap = policy.backoff_base_us, policy.backoff_cap_us

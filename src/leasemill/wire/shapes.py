@@ -21,7 +21,7 @@ from msgspec.structs import fields as fields_of
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec
-from leasemill.wire.limits import WAIT, bound_of
+from leasemill.wire.bounds import WAIT, bound_of
 
 Convert = Callable[[Any], Any]
 

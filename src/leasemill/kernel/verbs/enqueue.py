@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from leasemill.errors import Invalid, QueueRefused
 from leasemill.kernel.bounds import (
     BATCH_BYTES,
+    HIGHEST_PRIORITY,
     LATEST,
     LONGEST_US,
     check_batch,
@@ -95,7 +96,7 @@ def check_job(job: JobSpec) -> None:
     if job.lane is not None:
         check_text("lane", job.lane)
     if job.priority or type(job.priority) is not int:
-        check_number("priority", job.priority, 0, 9)
+        check_number("priority", job.priority, 0, HIGHEST_PRIORITY)
     if job.run_at is not None:
         check_range("run_at", job.run_at, 0, LATEST)
         if job.delay_us:

@@ -1,6 +1,8 @@
-"""The bounds of single fields, as a schema can state them. The kernel has the last word: it checks every command.
+"""The kernel's bounds of single fields, as a schema states them.
 
-Stated here too so that the reference shows them, and that a wrong field is refused by its path.
+They are stated here too so that the reference shows them, and a wrong field is refused by its path. No number is
+repeated: all come from `kernel.bounds`. The kernel has the last word, for it checks every command again. What must
+never happen here: a bound that refuses what the kernel accepts.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ _CALL: Final = {
     "queue": NAME,
     "kind": NAME,
     "lane": TEXT,
-    "priority": Meta(ge=0, le=9),
+    "priority": Meta(ge=0, le=b.HIGHEST_PRIORITY),
     "run_at": INSTANT,
     "delay_us": DURATION,
 }
@@ -38,14 +40,7 @@ FIELDS: Final[dict[type[Struct], dict[str, Meta]]] = {
     JobSpec: {"id": Meta(max_length=b.TEXT_LENGTH), **_CALL},
     ChainedJob: {**_CALL, "result_name": TEXT},
     c.Followup: _CALL,
-    Policy: {
-        "max_retries": Meta(ge=0, le=1_000),
-        "max_expirations": Meta(ge=1, le=1_000),
-        "lease_ttl_us": Meta(ge=1_000, le=b.LONGEST_US),
-        "timeout_us": Meta(ge=1, le=b.LONGEST_US),
-        "backoff_base_us": DURATION,
-        "backoff_cap_us": DURATION,
-    },
+    Policy: {name: Meta(ge=least, le=most) for name, (least, most) in b.POLICY.items()},
     Rules: {"group": TEXT, "limits": Meta(max_length=b.LIMITS), "chain": Meta(max_length=b.CHAINED)},
     UniqueKey: {"key": TEXT, "keep_us": DURATION, "at_most_us": Meta(ge=1, le=b.LONGEST_US)},
     LimitUse: {"name": NAME, "key": TEXT},
@@ -85,7 +80,7 @@ FIELDS: Final[dict[type[Struct], dict[str, Meta]]] = {
 
 
 def bound_of(struct: type[Struct], field: str, kind: Any) -> Meta | None:
-    """What bounds this field of a request; None: its type alone."""
+    """The bound of this field of a request; None if only its type bounds it."""
     stated = FIELDS.get(struct, {}).get(field)
     if stated is not None or kind is not int:
         return stated
