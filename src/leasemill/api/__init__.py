@@ -1,1 +1,1 @@
-"""What user code is written with: apps, jobs, what a handler gets, and the work lease."""
+"""The names that user code is written with: apps, jobs, the context of a handler, and the work lease."""

@@ -123,7 +123,7 @@ class App(AppHooks):
 
     @property
     def is_open(self) -> bool:
-        """Whether the store has been opened, or was passed in."""
+        """Return True if the store has been opened, or was passed in."""
         return self._store is not None
 
     def _open(self) -> Store:
@@ -141,7 +141,7 @@ class App(AppHooks):
 
     @property
     def handlers(self) -> Mapping[str, JobType[..., Any]]:
-        """What a worker runs: every declared job, by its kind and by its aliases."""
+        """Every declared job, by its kind and by its aliases: these are what a worker runs."""
         return self._kinds.handlers
 
     @property

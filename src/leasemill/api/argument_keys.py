@@ -54,12 +54,12 @@ class FixedLane:
 
 
 LaneRule: TypeAlias = str | FixedLane | Callable[..., object]
-"""In `@app.job`: the name of the parameter whose value is the lane's key, a function of parameters that computes it, or
-`FixedLane(key)`, one lane for all jobs of the kind."""
+"""The `lane` of `@app.job`: the name of the parameter whose value is the lane's key, a function of parameters that
+computes it, or `FixedLane(key)`, one lane for all jobs of the kind."""
 
 
 def lane_of(rule: LaneRule | None, arguments: Arguments) -> KeyOf | None:
-    """The lane's rule as a function of the arguments by name."""
+    """Return the function that computes a lane from the arguments by name."""
     match rule:
         case None:
             return None

@@ -44,11 +44,11 @@ class _Previous:
 
 
 PREVIOUS: Final[Any] = _Previous()
-"""As an argument of a call in a chain: the result of the job before it."""
+"""Stands, as an argument of a call in a chain, for the result of the job before it."""
 
 NO_ARGUMENTS: Final = b"{}"
 NO_KEYWORDS: Final[dict[str, Any]] = {}
-"""Of a call by position: one for all, to be unpacked and never changed."""
+"""The keywords of every call by position: it is unpacked, and never changed."""
 CONTEXT_NAME: Final = "ctx"
 OPTIONS: Final = {
     "delay": "delay=5",
@@ -67,13 +67,14 @@ OPTIONS: Final = {
     "headers": "headers={...}",
     "unique": 'unique="..."',
 }
-"""What is often passed to `enqueue` and is an option, here or in other libraries, and how it is written."""
+"""Keywords that are often passed to `enqueue` and are options, here or in other libraries, with how to write them."""
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class Arguments:
-    """What one handler takes and returns. Annotations that name something defined later are resolved at first use."""
+    """The parameters and the result of one handler. Annotations that name something defined later are resolved at first
+    use."""
 
     def __init__(
         self, function: Callable[..., object], context_type: type, namespace: Mapping[str, Any] | None = None
@@ -109,7 +110,7 @@ class Arguments:
     def encode_without_previous(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[bytes, dict[str, Any], str]:
-        """As `encode`, for a call in a chain: without the argument that is PREVIOUS, which is named."""
+        """Encode a call in a chain without the argument that is PREVIOUS; also returns its name."""
         codec = self._codec
         given = codec.bind(args, kwargs)
         names = [name for name, value in given.items() if value is PREVIOUS]
@@ -324,7 +325,7 @@ class _Codec:
         return given[name] if name in given else self._defaults[name]
 
     def decoder_without(self, name: str) -> msgspec.json.Decoder[Any]:
-        """Of every argument but this one."""
+        """Return a decoder of all arguments but this one."""
         fields = [one for one in self._fields if one[0] != name]
         # Those with a default need not come last.
         model = msgspec.defstruct(f"{self.name}_arguments", fields, forbid_unknown_fields=True, kw_only=True)

@@ -44,7 +44,7 @@ class Call(Generic[R_co]):
         self.spec = spec
         self.arguments = arguments
         self.has_drawn_id = has_drawn_id
-        """Its id was drawn for it, not given by the caller."""
+        """True if the id was drawn for the call, and not given by the caller."""
         self.result_name = result_name
         """The argument that is PREVIOUS: the call is part of a chain, and not the first."""
         self._is_new = has_drawn_id

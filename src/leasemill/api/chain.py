@@ -1,8 +1,8 @@
-"""`chain`: jobs one after the other, each enqueued by the success of the one before it, in the same fact (B6).
+"""`chain`: jobs in sequence, each enqueued by the success of the job before it, in the same fact (B6).
 
     chain(fetch.call(url), parse.call(PREVIOUS), store.call(url, PREVIOUS)).enqueue()
 
-Only the first job is enqueued; it carries the calls of the others, and nobody polls. Where PREVIOUS stands as an
+Only the first job is enqueued; it carries the calls of the others, and nothing polls. Where PREVIOUS stands as an
 argument, the job receives the result of the one before it.
 """
 
@@ -37,11 +37,11 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 def chain(*calls: *tuple[*tuple[Call[Any], ...], Call[R]]) -> Chain[R]:
-    """Calls that run one after the other; the result is that of the last.
+    """Calls that run in sequence; the result is that of the last.
 
     A call with `PREVIOUS` as an argument receives the result of the one before it. Each call keeps its options, but
     only the first can have a `job_id` or `run_at`; a `delay` counts from the end of the job before. A job that fails
-    for good ends the chain there; if it is redriven, the chain continues.
+    permanently ends the chain there; if it is redriven, the chain continues.
     """
     steps = [step for call in calls for step in (call.steps if isinstance(call, Chain) else (checked_call(call),))]
     if not steps:
@@ -165,7 +165,7 @@ class ChainHandle(JobHandle[R_co]):
             place += 1
 
     def cancel(self, reason: str = BY_CODE, *, by: str = "application") -> bool:
-        """End the chain for good at its current job: the jobs after it are not enqueued.
+        """End the chain permanently at its current job: the jobs after it are not enqueued.
 
         False: its last job has taken effect.
         """

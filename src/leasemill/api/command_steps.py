@@ -1,4 +1,4 @@
-"""One sequence of commands for sync and for async code.
+"""Functions that are written once, as a sequence of commands, for sync and for async code.
 
 A generator yields commands and is resumed with the result of each. `@Stepwise` makes a function of it that runs them on
 a store; its `on_loop` does so without blocking the event loop.

@@ -41,7 +41,7 @@ AsyncT = TypeVar("AsyncT", bound="Gathered")
 
 
 class Handling(Protocol):
-    """What a commit needs of the run it belongs to; `Context` is it."""
+    """The part of a run that its commit needs; `Context` implements it."""
 
     lost: LossSignal
     commit_sent: c.Commit | None
@@ -52,7 +52,7 @@ class Handling(Protocol):
 
 
 class Gathered:
-    """What takes effect with the commit: follow-up jobs and the result."""
+    """Follow-up jobs and the result, which take effect with the commit."""
 
     def __init__(self, store: Store, lease: c.Lease, job: JobType[..., Any], block: Block) -> None:
         self._store = store
@@ -143,7 +143,7 @@ class AsyncTransaction(Gathered):
 
 
 class Boundary(Generic[SyncT, AsyncT]):
-    """What `ctx.commit()` returns: enter it with `with` in a thread, with `async with` on the event loop."""
+    """The block that `ctx.commit()` returns: enter it with `with` in a thread, with `async with` on the event loop."""
 
     __slots__ = ("_block", "_command", "_job", "_lease", "_run", "_store", "_work", "_work_types")
 

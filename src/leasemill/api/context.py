@@ -134,7 +134,8 @@ class Context(Generic[StateT_co]):
 
     @property
     def state(self) -> StateT_co:
-        """What the app's lifespan yielded where this runs: connections, clients, models. None without a lifespan.
+        """The value that the app's lifespan yielded where this runs: connections, clients, models. None without a
+        lifespan.
 
         Annotate the context with its type, `ctx: Context[State]`: type checkers take your word for it.
         """
@@ -142,7 +143,8 @@ class Context(Generic[StateT_co]):
 
     @property
     def tick(self) -> datetime | None:
-        """When the job was due, in UTC, if a schedule made it: the time of its tick, not the time it runs."""
+        """The time of the schedule's tick that enqueued the job, in UTC, not the time it runs; None without a
+        schedule."""
         found = tick_of(self.job_id)
         return None if found is None else found[1]
 
@@ -167,22 +169,22 @@ class Context(Generic[StateT_co]):
 
     @property
     def attempt(self) -> int:
-        """How many times the job has been claimed, including this time."""
+        """The number of times the job has been claimed, including this one."""
         return self._lease.attempt
 
     @property
     def retries(self) -> int:
-        """How many times the job has failed before."""
+        """The number of times the job has failed before."""
         return self._lease.retries
 
     @property
     def retries_left(self) -> int:
-        """How many more times the job is retried if it fails: 0 in the last attempt."""
+        """The number of times the job is still retried if it fails: 0 in the last attempt."""
         return max(0, self._lease.terms.max_retries - self._lease.retries)
 
     @property
     def expirations(self) -> int:
-        """How many earlier runs started and never reported: their worker died, or lost the lease (F4)."""
+        """The number of earlier runs that started and never reported: their worker died, or lost the lease (F4)."""
         return self._lease.expirations
 
     @property
@@ -202,17 +204,17 @@ class Context(Generic[StateT_co]):
 
     @property
     def enqueued_at(self) -> datetime:
-        """When the job was enqueued, in UTC."""
+        """The time at which the job was enqueued, in UTC."""
         return datetime.fromtimestamp(self._lease.created_at / 1_000_000, UTC)
 
     @property
     def deadline(self) -> datetime:
-        """When the handler times out (the `timeout` of the job); the lease is extended until then."""
+        """The time at which the handler times out (the `timeout` of the job); the lease is extended until then."""
         return datetime.now(UTC) + timedelta(seconds=self.seconds_left)
 
     @property
     def seconds_left(self) -> float:
-        """Until the deadline; negative when it has passed."""
+        """The seconds until the deadline; negative when it has passed."""
         return self.timeout_at - time.monotonic()
 
     @property
@@ -226,7 +228,8 @@ class Context(Generic[StateT_co]):
         return self.commit_sent is not None and self.commit_sent.result is None
 
     def is_final(self, error: BaseException) -> bool:
-        """Whether the job fails for good if its handler raises this: no retry is left, or this error is not retried."""
+        """Return True if the job fails permanently if its handler raises this: no retry is left, or this error is not
+        retried."""
         if self.is_committed or self.lost.is_set() or isinstance(error, Release | Throttled):
             return False
         if isinstance(error, Fail) or self.retries_left == 0:

@@ -1,6 +1,6 @@
-"""When a schedule is due: cron expressions in a time zone, and intervals. Pure but for the zone database.
+"""Cron expressions in a time zone, and intervals: they tell when a schedule is due. Pure but for the zone database.
 
-P7, as Debian's cron has it. An expression with a fixed minute and hour follows the clock on the wall: a local time that
+P7, as Debian's cron has it. An expression with a fixed minute and hour follows the wall clock: a local time that
 does not exist is the first instant after the gap, one that occurs twice is the first of the two. With `*` at the
 beginning of its minute or hour it follows elapsed time, so that an hour that occurs twice counts twice. If day of month
 and day of week are both restricted, either is enough. Intervals are aligned to the epoch: a restart moves nothing.
@@ -39,7 +39,7 @@ MACROS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field: its numbers, and the names they have. `shown`: the names, for people."""
+    """A field of a cron expression: its numbers, and the names they have. `shown`: the names, for people."""
 
     name: str
     low: int
@@ -261,7 +261,7 @@ def existing(local: datetime, zone: tzinfo) -> datetime:
 
 
 def constant_offset(begin: datetime, zone: tzinfo) -> tuple[datetime, timedelta]:
-    """Until when the offset of `begin` holds, two days at most, and the offset."""
+    """Return the time until which the offset of `begin` holds, two days at most, and the offset."""
     offset = begin.astimezone(zone).utcoffset() or timedelta()
     at = begin
     for _ in range(8):
@@ -296,7 +296,7 @@ def next_ticks(schedule: str | timedelta, *, after: datetime, tz: str = "UTC", c
 
 
 def ticks_after(expression: str, zone: str, after: int) -> Iterator[int]:
-    """In microseconds since the epoch."""
+    """Yield the ticks after a time, in microseconds since the epoch."""
     return (micros(tick) for tick in parse(expression).after(instant_of(after), parse_zone(zone)))
 
 
@@ -316,7 +316,8 @@ class Due(NamedTuple):
 
 
 def due_ticks(expression: str, zone: str, tick_at: int, now: int, keep: int) -> Due:
-    """What is due from this tick on; it is itself. Beyond 100,000 ticks only the latest are looked at."""
+    """Return the ticks that are due from this tick on, which is one of them. Beyond 100,000 ticks only the latest are
+    looked at."""
     latest: deque[int] = deque([tick_at], keep)
     count = 1
     for tick in ticks_after(expression, zone, tick_at):

@@ -1,4 +1,4 @@
-"""How calls are sent: in batches, each of them one command. Nothing here decides what a job is."""
+"""Calls that are sent in batches, each of them one command. Nothing here decides what a job is."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def aenqueue_stream(app: HasStore, calls: Iterable[Call[Any]] | AsyncItera
 
 
 class _Counting:
-    """What is kept of the batches that were sent."""
+    """The counts of the batches that were sent."""
 
     def __init__(self) -> None:
         self._jobs = 0
@@ -107,7 +107,8 @@ class _Counting:
 
     @contextmanager
     def noting(self, batch: list[Call[Any]]) -> Iterator[None]:
-        """What a stream that breaks off has done: its calls are gone, so a repeat needs ids of the caller's."""
+        """Add to an error what a stream that breaks off has done: its calls are gone, so a repeat needs the caller's
+        ids."""
         try:
             yield
         except Unavailable as error:

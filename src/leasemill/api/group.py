@@ -38,7 +38,7 @@ LONGEST_PAUSE_S: Final = 5.0
 
 
 class GroupProgress(Struct, frozen=True):
-    """How many members a group has, and in which states. `is_over`: it is sealed, and none is unfinished."""
+    """The number of a group's members, by state. `is_over`: it is sealed, and no member is unfinished."""
 
     total: int
     succeeded: int
@@ -164,7 +164,7 @@ class GroupHandle:
     # Looking at it, and ending it
 
     def status(self) -> GroupProgress:
-        """How many members there are, and in which states."""
+        """Return the number of members, by state."""
         return read_progress(self._store, self.id)
 
     async def astatus(self) -> GroupProgress:
@@ -278,7 +278,7 @@ class OwnGroup:
         return self._commit.enqueue_call(checked_call(call).in_group(self.id))
 
     def status(self) -> GroupProgress:
-        """How many members there are, and how they stand; this job is one of the unfinished."""
+        """Return the number of members, by state; this job is one of the unfinished."""
         return read_progress(self._store, self.id)
 
     async def astatus(self) -> GroupProgress:
@@ -289,7 +289,7 @@ class OwnGroup:
 def create_command(
     app: HasStore, group_id: str | None, then: Call[Any] | None, on_end: Call[Any] | None, parent: str | None
 ) -> c.CreateGroup:
-    """What `app.group(...)` asks for."""
+    """Return the command that `app.group(...)` sends."""
     if group_id is not None and not isinstance(group_id, str):
         raise Invalid(
             f"the id of a group is {group_id!r}; write text, or none, and enqueue members inside the block: "
@@ -356,7 +356,8 @@ def _is_unfinished(job: Any) -> bool:
 
 
 class _Waiting:
-    """How a waiter waits: for the youngest member that has not ended, and looks again. Others may end later."""
+    """The state of a waiter: it waits for the youngest member that has not ended, and looks again. Others may end
+    later."""
 
     def __init__(self, group_id: str, timeout: Duration | None) -> None:
         unfinished = c.JobFilter(group=group_id, states=UNENDED_STATES)

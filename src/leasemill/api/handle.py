@@ -42,7 +42,7 @@ class JobProgress(Struct, frozen=True):
     attempt: int
     worker: str
     age_s: float
-    """How long ago the worker published it."""
+    """The time since the worker published it."""
 
 
 class JobHandle(Generic[R_co]):
@@ -70,8 +70,8 @@ class JobHandle(Generic[R_co]):
 
     @property
     def is_duplicate(self) -> bool:
-        """No job was made: the id exists with the same content (E2), or another job holds the unique key (U1), and this
-        is its handle."""
+        """True if no job was enqueued: the id exists with the same content (E2), or another job holds the unique
+        key (U1), and this is its handle."""
         return isinstance(self.outcome, c.Duplicate | c.Merged)
 
     def record(self) -> Job:
@@ -110,7 +110,7 @@ class JobHandle(Generic[R_co]):
         return (await self.aended_by(Deadline(f"job {self.id!r}", timeout))).state
 
     def cancel(self, reason: str = BY_CODE, *, by: str = "application") -> bool:
-        """End the job for good, recorded with who did it and why. If it is running, its handler is stopped.
+        """End the job permanently, and record who did it and why. If it is running, its handler is stopped.
 
         False: it has taken effect (it succeeded, or has committed), and is unchanged.
         """
@@ -126,7 +126,8 @@ class JobHandle(Generic[R_co]):
         return isinstance(outcome, c.Cancelled) and outcome.state is JobState.CANCELLED
 
     def progress(self) -> JobProgress | None:
-        """What the running handler reported with `ctx.progress(...)`, as its worker published it: every 2 s or so.
+        """The progress that the running handler reported with `ctx.progress(...)`, as its worker published it: every 2
+        s or so.
 
         None: the job is not running, or nothing was reported or published yet.
         """
@@ -211,7 +212,7 @@ async def aread_progress_of(store: Store, job: Job) -> JobProgress | None:
 
 
 class Deadline:
-    """How long to wait for an end at most."""
+    """The latest time until which a caller waits for an end."""
 
     def __init__(self, what: str, timeout: Duration | None) -> None:
         self._what = what

@@ -1,4 +1,5 @@
-"""What declares hooks: `@app.on_failure` for every job, `@charge.on_failure` for one; `@app.on_enqueue`, `lifespan`.
+"""Decorators that declare hooks: `@app.on_failure` for every job, `@charge.on_failure` for one; `@app.on_enqueue`,
+`lifespan`.
 
 Nothing here calls a hook.
 """
@@ -32,12 +33,13 @@ LifespanT = TypeVar("LifespanT", bound=Lifespan)
 
 
 class DeclaresHooks(ABC):
-    """What an app and a job have in common. The app's hooks come first, then the job's, in the order of declaration."""
+    """The decorators that an app and a job have in common. The app's hooks come first, then the job's, in the order of
+    declaration."""
 
     @property
     @abstractmethod
     def run_hooks(self) -> RunHooks:
-        """Where they are kept."""
+        """The hooks that these decorators add to."""
 
     def around(self, hook: RunHookT) -> RunHookT:
         """`@app.around`, `@charge.around`: enter your own context manager around a run.
@@ -69,7 +71,7 @@ class DeclaresHooks(ABC):
         return hook
 
     def on_failure(self, hook: EventHookT) -> EventHookT:
-        """`@app.on_failure`, `@charge.on_failure`: called when it is recorded that the job failed for good.
+        """`@app.on_failure`, `@charge.on_failure`: called when it is recorded that the job failed permanently.
 
         Its retries are used up, its error is not retried, or it was quarantined (DEAD).
         """

@@ -26,7 +26,7 @@ class TracedEnqueue(Protocol):
 
     @property
     def command(self) -> c.Enqueue:
-        """What is sent: the jobs with their headers."""
+        """The command that is sent: the jobs with their headers."""
 
     def answered(self, outcomes: list[c.EnqueueOutcome]) -> None: ...
 
@@ -55,31 +55,32 @@ class Tracing(Protocol):
 
 
 class JobEvent(Struct, frozen=True, eq=False, omit_defaults=True, repr_omit_defaults=True):
-    """One run of a job, when it starts or when it is known how it ended. Which hook sets what: docs/guides/hooks.md."""
+    """A run of a job, when it starts or when it is known how it ended. Which hook sets what: docs/guides/hooks.md."""
 
     job_id: str
     kind: str
     queue: str
     lane: str | None
     attempt: int
-    """How many times the job has been claimed, including this time."""
+    """The number of times the job has been claimed, including this one."""
     worker: str
     headers: Mapping[str, str]
     """The headers that travel with the job, in addition to its arguments."""
     state: Any = None
-    """What the app's lifespan yielded in the worker."""
+    """The value that the app's lifespan yielded in the worker."""
     seconds: float | None = None
-    """How long the handler ran."""
+    """The time that the handler ran."""
     error: str | None = None
-    """Why the run failed, as the job's record has it."""
+    """The reason why the run failed, as the job's record has it."""
     exception: BaseException | None = None
-    """What the handler raised; None: it timed out, its process died, its arguments do not fit, or its result."""
+    """The exception that the handler raised; None: it timed out, its process died, its arguments do not fit, or its
+    result."""
     fingerprint: str | None = None
     """The group of this failure, as in `leasemill jobs failures`."""
     next_at: datetime | None = None
-    """When the job is due again, in UTC, if the failure has set a time."""
+    """The time at which the job is due again, in UTC, if the failure has set one."""
     reason: str | None = None
-    """Why the lease was lost."""
+    """The reason why the lease was lost."""
 
     @property
     def log_fields(self) -> dict[str, Any]:
@@ -147,7 +148,7 @@ class Hooks(RunHooks):
 
 
 def sync_manager(hook: RunHook, context: _Run) -> AbstractContextManager[Any]:
-    """What to enter around a sync handler, in its thread."""
+    """Return the context manager to enter around a sync handler, in its thread."""
     manager = hook(context)
     if not isinstance(manager, AbstractContextManager):
         raise Invalid(
@@ -158,7 +159,7 @@ def sync_manager(hook: RunHook, context: _Run) -> AbstractContextManager[Any]:
 
 
 def manager(hook: RunHook, context: _Run) -> AbstractContextManager[Any] | AbstractAsyncContextManager[Any]:
-    """What to enter around an async handler, on the event loop."""
+    """Return the context manager to enter around an async handler, on the event loop."""
     found = hook(context)
     if not isinstance(found, AbstractContextManager | AbstractAsyncContextManager):
         raise Invalid(f"the hook {hook_name(hook)} does not return a context manager: write it with @contextmanager")
@@ -166,7 +167,7 @@ def manager(hook: RunHook, context: _Run) -> AbstractContextManager[Any] | Abstr
 
 
 def is_async_hook(hook: EventHook) -> bool:
-    """Whether it is written with `async def`, as a function or as the `__call__` of an object."""
+    """Return True if the hook is written with `async def`, as a function or as the `__call__` of an object."""
     return inspect.iscoroutinefunction(hook) or inspect.iscoroutinefunction(type(hook).__call__)
 
 
@@ -180,7 +181,7 @@ Lifespan: TypeAlias = Callable[[], AbstractContextManager[Any] | AbstractAsyncCo
 
 @asynccontextmanager
 async def entered(lifespan: Lifespan | None) -> AsyncIterator[Any]:
-    """Inside the block what the lifespan sets up is there; yields the state. A sync one is entered on the loop."""
+    """Enter the lifespan and yield its state. A sync lifespan is entered on the event loop too."""
     if lifespan is None:
         yield None
         return
@@ -199,7 +200,7 @@ async def entered(lifespan: Lifespan | None) -> AsyncIterator[Any]:
 
 
 def check_lifespan(lifespan: object) -> None:
-    """A generator whose decorator was forgotten is refused where it is written."""
+    """Refuse a generator whose decorator was forgotten, where it is written."""
     is_sync = inspect.isgeneratorfunction(lifespan)
     if is_sync or inspect.isasyncgenfunction(lifespan) or inspect.iscoroutinefunction(lifespan):
         manager = "contextmanager" if is_sync else "asynccontextmanager"

@@ -39,11 +39,11 @@ ELSEWHERE: Final = {
     "si": "call(...)",
     "signature": "call(...)",
 }
-"""What the methods of other libraries are called here."""
+"""Names of methods in other libraries, with the names that they have here."""
 
 
 class OfFunction:
-    """What a job shows of its function, as with `functools.wraps`."""
+    """The attributes that a job takes from its function, as with `functools.wraps`."""
 
     __name__: str
     __qualname__: str
@@ -72,7 +72,7 @@ class JobType(OfFunction, Generic[P, R]):
     limits: KindLimits | None = None
     unique: KindUnique | None = None
     executor: Executor | None = None
-    """Where its handler runs; None: the worker decides."""
+    """The executor of its handler; None: the worker decides."""
     retry: Retry = field(default_factory=Retry)
     """After which errors a handler is run again."""
     chosen: Options = field(default_factory=Options)
@@ -97,7 +97,7 @@ class JobType(OfFunction, Generic[P, R]):
 
     @property
     def around_hooks(self) -> list[RunHook]:
-        """What is entered around a run: the app's hooks, then the job's own."""
+        """The hooks that are entered around a run: the app's, then the job's own."""
         return self.hooks.around + self.own_hooks.around if self.own_hooks.around else self.hooks.around
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:

@@ -36,7 +36,7 @@ S = TypeVar("S")
 
 
 class HookedJob(JobType[P, R], DeclaresHooks):
-    """A job that this program declares: it can have hooks of its own, `@charge.on_failure`."""
+    """A job that this program declares: it can have its own hooks, `@charge.on_failure`."""
 
     @property
     def run_hooks(self) -> RunHooks:
@@ -127,7 +127,7 @@ class UncheckedArguments(Arguments):
             return encode_json({name: self._by_its_type(name, value) for name, value in kwargs.items()}), kwargs
 
     def _by_its_type(self, name: str, value: object) -> msgspec.Raw:
-        """An argument as a parameter of its own type would carry it, such as a Pydantic model."""
+        """Encode an argument as a parameter of its type would be, such as a Pydantic model."""
         try:
             return msgspec.Raw(json_type(f"argument {name!r} of {self.name}", type(value)).encode(value)[0])
         except Unfit as error:
@@ -171,4 +171,4 @@ def unknown_kind(kind: str, known: list[str]) -> NoReturn:
 
 
 def _anything() -> Any:
-    """Its handler is in another program."""
+    """Stand for the handler, which is in another program."""

@@ -26,7 +26,7 @@ class Unfit(ValueError):
     def __init__(self, at: str, text: str) -> None:
         super().__init__(f"at {at}: {text}" if at else text)
         self.at = at
-        """Where in the value, as `items[2].price`; empty for the value itself."""
+        """The location in the value, as `items[2].price`; empty for the value itself."""
         self.text = text
 
 
@@ -58,7 +58,7 @@ def pydantic_module() -> Any:
 
 
 class PydanticType:
-    """One declared type, by a `pydantic.TypeAdapter`."""
+    """A declared type that Pydantic encodes, with a `TypeAdapter`."""
 
     accepts_anything = False
 
@@ -195,12 +195,12 @@ class PlainType:
     def __init__(self, annotation: Any, info: msgspec.inspect.Type) -> None:
         self.annotation = annotation
         self.has_fields = any(isinstance(node, _WITH_FIELDS) for node in _nodes(info))
-        """Only objects are compared with what arrives; plain values arrive as they are."""
+        """True if a value is compared with the one that arrives: objects are, plain values arrive as they are."""
         self.accepts_anything = isinstance(info, msgspec.inspect.AnyType)
         self._decoder = msgspec.json.Decoder(annotation)
 
     def encode(self, value: object) -> tuple[bytes, Any]:
-        """The JSON, and the value as it arrives; raises Unfit."""
+        """Return the JSON, and the value as it arrives; raises Unfit."""
         try:
             content = encode_json(value)
             arrived = self._decoder.decode(content)
@@ -262,7 +262,7 @@ def _by_pydantic(what: str, annotation: Any, refusal: str) -> PydanticType:
 
 
 def _instead(error: Exception) -> str:
-    """What to write where msgspec refuses a type."""
+    """Return what to write where msgspec refuses a type."""
     if "union" not in str(error).lower():
         return "write it with types that JSON has"
     return (
@@ -272,7 +272,7 @@ def _instead(error: Exception) -> str:
 
 
 def _nodes(node: object) -> Iterator[object]:
-    """The types in an annotation, fields of dataclasses and others included."""
+    """Yield the types in an annotation, those of the fields of dataclasses included."""
     seen: set[int] = set()
     waiting = [node]
     while waiting:

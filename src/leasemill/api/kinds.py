@@ -20,7 +20,7 @@ from leasemill.kernel.model import LimitTerms
 
 
 class Kinds:
-    """What is declared, and what is still to be imported."""
+    """The declared jobs by kind, and the modules that are still to be imported."""
 
     def __init__(self, include: Iterable[str]) -> None:
         self.include = listed_names("include", include)
@@ -50,7 +50,7 @@ class Kinds:
         return declared_terms({kind: job.limits for kind, job in self.jobs.items()})
 
     def load(self) -> None:
-        """Import the modules of `include`, if that is not done. Whoever comes meanwhile waits for the import.
+        """Import the modules of `include`, if that is not done. Other callers wait for the import.
 
         No lock of ours is held: a module that is being imported may ask for the kinds, and finds those there are.
         """

@@ -1,4 +1,4 @@
-"""How a handler learns, in whatever thread it runs, that its lease is lost."""
+"""The flag by which a handler learns, in whatever thread it runs, that its lease is lost."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from typing import Final
 
 NOT_EXTENDED: Final = "it could not be extended in time"
-"""Why a lease is lost of which the store has reported nothing."""
+"""The reason of a loss of which the store has reported nothing."""
 TIMED_OUT: Final = "timed out"
 SHUTTING_DOWN: Final = "the worker is shutting down"
 

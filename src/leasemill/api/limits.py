@@ -108,7 +108,7 @@ class KindLimits:
 
 
 def limits_of(kind: str, given: AnyLimit | Iterable[AnyLimit] | None, arguments: Arguments) -> KindLimits | None:
-    """What `@app.job(limit=...)` declares."""
+    """Return the limits that `@app.job(limit=...)` declares."""
     if given is None:
         return None
     limits: list[Any] = list(given) if isinstance(given, Iterable) else [given]
@@ -119,7 +119,7 @@ def limits_of(kind: str, given: AnyLimit | Iterable[AnyLimit] | None, arguments:
 
 
 def declared_terms(kinds: Mapping[str, KindLimits | None]) -> dict[str, LimitTerms]:
-    """All limits of an app by name; refused if two kinds give one name different numbers."""
+    """Return all limits of an app by name; refused if two kinds give one name different numbers."""
     terms: dict[str, LimitTerms] = {}
     for limits in kinds.values():
         for name, one in () if limits is None else limits.terms.items():

@@ -35,8 +35,8 @@ _encode: Final = msgspec.json.Encoder(enc_hook=str).encode
 _redaction: Final = Redaction()
 SHORT_ESCAPES: Final = {"\n": r"\n", "\r": r"\r"}
 CONTROLS: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What a line may not contain: all controls but the tab, what ends a line somewhere, what turns the direction of text,
-and surrogates, which cannot be written."""
+"""Characters that a line may not contain: all controls but the tab, what ends a line somewhere, what turns the
+direction of text, and surrogates, which cannot be written."""
 
 
 class HasLogFields(Protocol):
@@ -45,7 +45,7 @@ class HasLogFields(Protocol):
 
 
 running: ContextVar[HasLogFields | None] = ContextVar("leasemill_running", default=None)
-"""What runs in this task or thread."""
+"""The job that runs in this task or thread."""
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
@@ -59,8 +59,8 @@ def fields_of(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def job_fields(job_id: str, kind: str, attempt: int, worker: str, headers: Mapping[str, str] | None) -> dict[str, Any]:
-    """What every line about a run carries; its headers as well, if it has some, without those that look like secrets.
-    Left out here, and not by the formatters, so that a user's own formatter has none of them either."""
+    """Return the fields of every line about a run; its headers as well, if it has some, without those that look like
+    secrets. Left out here, and not by the formatters, so that a user's own formatter has none of them either."""
     fields: dict[str, Any] = {"job": job_id, "kind": kind, "attempt": attempt, "worker": worker}
     if headers:
         fields[HEADERS] = {name: REDACTED if _redaction.hides(name) else value for name, value in headers.items()}
@@ -68,7 +68,7 @@ def job_fields(job_id: str, kind: str, attempt: int, worker: str, headers: Mappi
 
 
 def escaped(text: str) -> str:
-    """One line that shows what it contains: controls as in a literal of Python or JSON (`\\n`, `\\u001b`)."""
+    """Return the text on one line, with controls as in a literal of Python or JSON (`\\n`, `\\u001b`)."""
     return CONTROLS.sub(_escape, text)
 
 
@@ -77,7 +77,7 @@ def _escape(found: re.Match[str]) -> str:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line."""
+    """Formats each record as a JSON object on one line."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -95,7 +95,7 @@ class JsonFormatter(logging.Formatter):
 
 class TextFormatter(logging.Formatter):
     """Time, level, message, then the fields as name=value; the job's headers as header.name=value. The lines of an
-    exception follow, indented: what begins without an indent is a line of its own."""
+    exception follow, indented: what begins without an indent is another line."""
 
     def format(self, record: logging.LogRecord) -> str:
         found = fields_of(record)

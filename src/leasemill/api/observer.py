@@ -14,9 +14,9 @@ from msgspec import Struct
 from leasemill.kernel.commands import Expiration, Lease
 
 End: TypeAlias = Literal["succeeded", "retried", "failed", "dead", "released", "refused"]
-"""How the store settled a run. `retried`: it failed and will run again; `failed`: it failed for good; `dead`: it was
-quarantined; `released`: it was given back, without a penalty; `refused`: the lease was not held any more, nothing was
-changed."""
+"""The way in which the store settled a run. `retried`: it failed and will run again; `failed`: it failed permanently;
+`dead`: it was quarantined; `released`: it was released, without a penalty; `refused`: the lease was not held any more,
+nothing was changed."""
 
 
 class Settled(Struct, frozen=True):
@@ -25,20 +25,21 @@ class Settled(Struct, frozen=True):
     lease: Lease
     end: End
     error: str | None = None
-    """Why it failed, or could not be run; `refused`: why. A run that failed after its commit succeeded, with this."""
+    """The reason why it failed, could not be run or was refused. A run that failed after its commit succeeded, with
+    this."""
 
 
 class Observer:
     """The base class of observers: override the methods you need. By default they do nothing."""
 
     is_exporting: ClassVar[bool] = False
-    """It exports metrics: its workers publish that, and elect one of them to count the jobs in the queues."""
+    """True if it exports metrics: its workers publish that, and elect one of them to count the jobs in the queues."""
 
     def worker_began(self, worker_id: str, slots: int, counters: Callable[[], Mapping[str, float]]) -> None:
         """A worker begins to work. `counters()`, from any thread: its numbers, those of `leasemill workers --json`."""
 
     def worker_ended(self, worker_id: str) -> None:
-        """It has ended, and reports nothing more."""
+        """The worker has ended, and reports nothing more."""
 
     def claimed(self, leases: Sequence[Lease], took_s: float) -> None:
         """The store has answered a claim, perhaps with no leases."""

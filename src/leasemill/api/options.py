@@ -36,7 +36,7 @@ class EnqueueOptions(TypedDict, total=False):
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What is chosen for the jobs that are enqueued through a `JobType`."""
+    """The options of the jobs that are enqueued through a `JobType`."""
 
     delay_us: int = 0
     run_at: int | None = None

@@ -1,4 +1,4 @@
-"""What a handler raises to choose its outcome, if that is neither success nor an ordinary failure.
+"""Exceptions that a handler raises to choose its outcome, if that is neither success nor an ordinary failure.
 
 Returning is success; any other exception is a failure that is retried according to the job's policy. These four are
 not errors of Leasemill and are not in its tree.
@@ -13,7 +13,7 @@ from leasemill.kernel.verbs.limits import check_declared_name
 
 RELEASE_DELAY_S: Final = 1.0
 INVALID_RESULT: Final = "InvalidResult: "
-"""How the error of a job begins whose handler returned an invalid result."""
+"""The beginning of the error of a job whose handler returned an invalid result."""
 
 
 class Outcome(Exception):

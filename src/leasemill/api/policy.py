@@ -1,4 +1,4 @@
-"""How a kind of job is run, as users write it: leases, timeouts, durations and the executor.
+"""The policy of a kind of job, as users write it: leases, timeouts, durations and the executor.
 
 The first three become the kernel's `Policy`.
 
@@ -31,7 +31,7 @@ def check_executor(executor: object) -> None:
 
 
 def is_on_event_loop() -> bool:
-    """Whether the calling code runs on an event loop, which must not be blocked."""
+    """Return True if the calling code runs on an event loop, which must not be blocked."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -103,7 +103,7 @@ def run_policy(
     on_failure: OnFailureChoice | OnFailure | None = None,
     max_expirations: int | None = None,
 ) -> Policy:
-    """What is asked about retries, with the rest of a declaration or of one enqueue."""
+    """Return the policy of a declaration or of one enqueue: its retries, lease and timeout."""
     policy = replace(
         asked,
         lease_ttl_us=_lease_us(lease),

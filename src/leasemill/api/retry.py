@@ -10,7 +10,7 @@ from leasemill.errors import Invalid
 from leasemill.kernel.model import Policy
 
 ErrorTypes: TypeAlias = type[BaseException] | tuple[type[BaseException], ...]
-"""As in `except`: one class, or a tuple of them."""
+"""A class of errors or a tuple of them, as in `except`."""
 
 RetryPreset: TypeAlias = Literal["default", "patient"]
 
@@ -23,7 +23,7 @@ def _check_types(what: str, types: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How many times a failed job is retried, and the bounds of the random wait before each retry (F1, F2).
+    """The number of times a failed job is retried, and the bounds of the random wait before each retry (F1, F2).
 
     The wait before retry n (from 0) is random(0, min(base · 2^n, cap)). What is left out is taken from the app, the
     queue or the defaults: 3 retries, base 0.5 s, cap 30 s. `on`: only these errors are retried. `never_on`: these are
@@ -56,7 +56,7 @@ class Retry:
         )
 
     def allows(self, error: BaseException) -> bool:
-        """Whether a handler that raised this is run again, if retries are left."""
+        """Return True if a handler that raised this is run again, if retries are left."""
         if isinstance(error, self.never_on or ()):
             return False
         if isinstance(error, self.on or ()):
@@ -87,7 +87,7 @@ RETRIES: Final[dict[RetryPreset, Retry]] = {
 
 
 def retry_of(choice: RetryChoice | None) -> Retry:
-    """What a choice means; None leaves everything out."""
+    """Return the `Retry` that a choice means; None leaves everything out."""
     match choice:
         case None:
             return Retry()

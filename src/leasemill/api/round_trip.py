@@ -1,8 +1,8 @@
-"""Whether what arrives in a worker is what the caller gave.
+"""The check that a worker receives the value that the caller gave.
 
 A value that decodes is not always the value that was encoded: a validator changes it, a subclass loses its fields, an
 excluded field is left out, text arrives where a UUID was given. Each of these is found where the call is made, and
-named with its place in the value.
+named with its location in the value.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
 Difference: TypeAlias = tuple[str, str]
-"""Where in the value, as `items[2].price`, and what is wrong there."""
+"""The location in the value, as `items[2].price`, and what is wrong there."""
 
 _JSON_SCALARS: Final = (str, int, float, bool, type(None))
 _ARRAYS: Final = (list, tuple)
@@ -28,7 +28,7 @@ _EXCLUDED: Final = "the field is excluded from the JSON; leave it at its default
 
 
 def difference(given: object, arrived: object, at: str = "", *, in_json_form: bool = False) -> Difference | None:
-    """The first place where a value arrives as another one; None: it arrives as it was given.
+    """Return the first difference between a value and the one that arrives; None: it arrives as it was given.
 
     A value may be given in its JSON form: a dict for an object with fields, text for a date. What is inside such a dict
     has been accepted by the type, which may change it. Tuples may arrive as lists.

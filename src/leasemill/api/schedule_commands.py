@@ -1,4 +1,4 @@
-"""Commands about schedules, with what they need from the calendar. What is due is asked of the store's clock (L8).
+"""Commands about schedules, with what they need from the calendar. The store's clock decides what is due (L8).
 
 If another caller changes the schedule meanwhile, it is read again and the ticks are computed again.
 """
@@ -140,7 +140,8 @@ def _known(name: str) -> Steps[Schedule]:
 
 
 def passes_over(schedule: Schedule, now: int, after_us: int) -> bool:
-    """Whether a tick that is more than `after_us` ahead comes before the schedule's next tick, and would be lost."""
+    """Return True if a tick that is more than `after_us` ahead comes before the schedule's next tick, and would be
+    lost."""
     spec = schedule.spec
     from_at = now + after_us
     return schedule.next_at > from_at and schedule.next_at > next_tick_after(spec.expression, spec.zone, from_at)

@@ -77,7 +77,7 @@ class ScheduleInfo:
     last_job_id: str | None
     fired: int
     skipped: dict[str, int]
-    """How many ticks made no job, by reason."""
+    """The number of ticks that enqueued no job, by reason."""
     skips: tuple[tuple[datetime, str], ...]
     """The latest of those, with the reason."""
 
@@ -112,12 +112,12 @@ class Schedules:
 
     @property
     def declared(self) -> Mapping[str, DeclaredSchedule]:
-        """What code declares, by name."""
+        """The schedules that the code declares, by name."""
         self._load()
         return MappingProxyType(self._declared)
 
     def declare(self, when: str | timedelta, job: JobType[..., Any], options: CronOptions) -> None:
-        """What `app.cron` does. The same declaration again changes nothing."""
+        """Add a schedule, as `app.cron` does. The same declaration again changes nothing."""
         if not isinstance(job, JobType):
             raise Invalid(f"{job!r} is not a job: write @app.cron(...) above @app.job")
         _check_options("app.cron", options, CronOptions)
@@ -247,7 +247,7 @@ class Schedules:
 def _wanted(
     name: str, when: str | timedelta, call: Call[Any], options: ScheduleOptions
 ) -> tuple[ScheduleSpec, str, str]:
-    """What `set` asks for, who does and why."""
+    """Return the schedule that `set` asks for, who does and why."""
     _check_options("app.schedules.set", options, ScheduleOptions)
     if not isinstance(call, Call):
         raise Invalid(f"schedule {name!r}: {call!r} is not a call; write job.call(...) with its arguments")
@@ -265,7 +265,7 @@ def _check_options(what: str, options: Mapping[str, object], known: type[Any]) -
 
 
 def _spec_without_call(name: str, when: str | timedelta, options: CronOptions | ScheduleOptions) -> ScheduleSpec:
-    """What may be wrong is refused here, where it is written."""
+    """Return the schedule without its call; refuses what is wrong where it is written."""
     check_name("schedule", name)
     times = parse(when)
     tz, overlap, catch_up = options.get("tz", "UTC"), options.get("overlap"), options.get("catch_up")
@@ -284,7 +284,7 @@ def _spec_without_call(name: str, when: str | timedelta, options: CronOptions | 
 
 
 def _default_overlap(missed: Missed) -> Overlap:
-    """With `missed="all"` no tick should be skipped because the one before it still runs."""
+    """Return the overlap for `missed`: with "all" no tick is skipped because the one before it still runs."""
     return Overlap.QUEUE if missed is Missed.ALL else Overlap.SKIP
 
 

@@ -104,7 +104,7 @@ AnyUnique: TypeAlias = Unique | Debounce | Throttle
 
 
 class KindUnique:
-    """How the keys of one kind's jobs are computed, and what they mean."""
+    """The keys of one kind's jobs: how they are computed, and what they mean."""
 
     def __init__(self, kind: str, rule: AnyUnique, arguments: Arguments) -> None:
         self._kind = kind

@@ -3,7 +3,7 @@
 For consumers of a stream that schedule retries themselves: each domain has at most one offset in flight, a backlog
 behind it, and a record of what has ended. A thin layer over acquire, ack and nack with the lease kept. All state is in
 the store and none here, so an orchestrator that died continues where it was.
-What must never happen here: a rule of its own. Rule N12, over N8 to N11.
+What must never happen here: a rule that the verbs do not have. Rule N12, over N8 to N11.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TOKEN: Final = re.compile(r"(?P<offset>\d{1,19})-.+", re.ASCII)
 
 
 class AcquireStatus(StrEnum):
-    """What `try_acquire` returns."""
+    """The result of `try_acquire`."""
 
     ACQUIRED = "ACQUIRED"
     ALREADY_ACQUIRED = "ALREADY_ACQUIRED"
@@ -38,14 +38,14 @@ class AcquireStatus(StrEnum):
 
 
 class SucceedStatus(StrEnum):
-    """What `succeed` returns."""
+    """The result of `succeed`."""
 
     NO_BACKLOG = "NO_BACKLOG"
     NEXT_HINT = "NEXT_HINT"
 
 
 class FailStatus(StrEnum):
-    """What `fail` returns."""
+    """The result of `fail`."""
 
     RETRY_SCHEDULED = "RETRY_SCHEDULED"
     GIVE_UP_NO_BACKLOG = "GIVE_UP_NO_BACKLOG"
@@ -59,9 +59,9 @@ class LeaseRecord:
     offset: int
     token: str
     acquired_at: datetime
-    """When this offset was first acquired; failures and restarts do not change it."""
+    """The time at which this offset was first acquired; failures and restarts do not change it."""
     retry_count: int
-    """How many times it has failed since."""
+    """The number of times it has failed since."""
     fence: int
     """A number that rises with every acquisition in the store: receivers can refuse a lower one."""
 
@@ -178,7 +178,7 @@ class WorkLease:
 
     def fail(self, domain: str, token: str, error: str = "failed") -> FailResult:
         """The offset in flight has failed. RETRY_SCHEDULED: it is still the caller's, to be retried when the
-        caller decides. GIVE_UP_…: no retry was left, it has failed for good and the domain is free.
+        caller decides. GIVE_UP_…: no retry was left, it has failed permanently and the domain is free.
 
         Raises as `succeed` does.
         """
@@ -249,7 +249,8 @@ def _lease_record(offset: int, lease: c.Lease, job: Job | None) -> LeaseRecord:
 
 
 def _succeed_result(outcome: c.AckOutcome) -> SucceedResult | None:
-    """None: refused. The verbs return the same for a repeat; here it finds no lease, and is an error."""
+    """Return None if the report was refused. The verbs return the same for a repeat; here it finds no lease, and is an
+    error."""
     if not isinstance(outcome, c.Acked) or outcome.is_repeat:
         return None
     if outcome.next_in_lane is None:
@@ -258,7 +259,7 @@ def _succeed_result(outcome: c.AckOutcome) -> SucceedResult | None:
 
 
 def _fail_result(outcome: c.NackOutcome) -> FailResult | None:
-    """None: refused."""
+    """Return None if the report was refused."""
     if not isinstance(outcome, c.Nacked):
         return None
     if outcome.state is JobState.LEASED:

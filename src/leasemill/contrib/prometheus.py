@@ -48,7 +48,7 @@ class _Exported(Collector):
         self._measures = measures
 
     def describe(self) -> Iterator[Metric]:
-        """What a registry looks at to find two collectors with one name; it collects nothing for it."""
+        """Describe the metrics, so that a registry finds two collectors with one name without collecting."""
         return families(Samples())
 
     def collect(self) -> Iterator[Metric]:

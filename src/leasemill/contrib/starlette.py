@@ -31,7 +31,7 @@ Lifespan: TypeAlias = Callable[[Any], AbstractAsyncContextManager[Any]]
 
 
 class WorkerOptions(TypedDict, total=False):
-    """Of the worker in the web server's process, as `Worker` takes them."""
+    """The options of the worker in the web server's process, as `Worker` takes them."""
 
     queues: Mapping[str, int] | Iterable[str]
     concurrency: int
@@ -46,7 +46,7 @@ class WorkerOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Whether this process does what its lifespan was asked for."""
+    """The health of this process: whether it does what its lifespan was asked for."""
 
     is_ok: bool
     reason: str
@@ -58,7 +58,7 @@ class _Running:
 
     count: int = 0
     closes_store: bool = False
-    """It was opened by the first of them, so the last one closes it."""
+    """True if the first of them opened it, so the last one closes it."""
     workers: dict[Worker, asyncio.Task[None]] = field(default_factory=dict)
 
 
@@ -94,7 +94,7 @@ def lifespan(app: App, *, worker: WorkerOptions | None = None, inside: Lifespan 
 
 
 def health(app: App) -> Health:
-    """Whether the lifespan of this process is open and its worker runs: for a liveness probe. Asks no store."""
+    """Return whether the lifespan of this process is open and its worker runs: for a liveness probe. Asks no store."""
     running = _running.get(app)
     if running is None:
         return Health(is_ok=False, reason="the lifespan is not open: the server, or the test's client, does not run it")

@@ -1,4 +1,4 @@
-"""What every verb has: a command, and decisions."""
+"""The base of every verb: a command, and decisions."""
 
 from __future__ import annotations
 

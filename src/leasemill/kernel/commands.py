@@ -1,6 +1,6 @@
-"""What can be asked of a store, and the answers: the one place from which everybody imports them.
+"""The commands of a store and their answers: all other modules import them from here.
 
-A command carries its own randomness (tokens, jitter, request ids), drawn by whoever sends it; repeated as it is after
+A command carries its own randomness (tokens, jitter, request ids), drawn by its sender; repeated as it is after
 a lost reply, it gives the same answer. Commands on many items return one outcome for each, in order; an expected
 alternative (a duplicate, a lost lease) is an outcome, not an exception.
 

@@ -1,4 +1,5 @@
-"""What the end of a job causes: the next of its chain, and the end of its group with its callbacks. Rules B2 and B6.
+"""The consequences of the end of a job: the next of its chain, and the end of its group with its callbacks. Rules B2
+and B6.
 
 Called after the events of a decision were applied: every way to end a job or to add one leads here, and what it causes
 is part of the same fact. `State.due` names the jobs and groups to look at; it is empty unless

@@ -65,7 +65,7 @@ class RateImage(Struct, frozen=True, array_like=True):
 
 
 class PlainAction(Struct, frozen=True, array_like=True):
-    """What every action has: who did what to one target, when and why."""
+    """The fields of every action: who did what to one target, when and why."""
 
     at: int
     verb: Verb
@@ -75,7 +75,7 @@ class PlainAction(Struct, frozen=True, array_like=True):
 
 
 class Image(Struct, frozen=True, array_like=True):
-    """All of a state that is not a job; with the jobs in order, all there is."""
+    """The image of a state without its jobs; with the jobs in order it is the whole state."""
 
     seq: int
     fence: int
@@ -97,7 +97,7 @@ class ImageWithWorkerCommands(Image, frozen=True, array_like=True):
 
 
 def image(state: State) -> Image:
-    """What `restore` needs beside `jobs_in_order`; the same for the same events, whatever the hash seed."""
+    """Return the image that `restore` needs beside `jobs_in_order`; it is the same for the same events."""
     plain = _plain_image(state)
     if not state.worker_commands:
         return plain

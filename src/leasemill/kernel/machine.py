@@ -1,4 +1,4 @@
-"""One command, start to end: check, decide, apply, answer.
+"""The machine that runs a command from start to end: check, decide, apply, answer.
 
 A store calls `check` when a command arrives and `run` with its lock held. `run` may refuse (raise) only before anything
 is applied; afterwards the events it returns have been applied to the state and must be made durable, or the state
@@ -57,7 +57,7 @@ class EventRules(NamedTuple):
 
 
 class VerbRules(NamedTuple):
-    """How a command is checked and carried out."""
+    """The functions that check a command and carry it out."""
 
     check: Callable[[Any], None]
     run: Run
@@ -218,7 +218,7 @@ EVENTS: Final[dict[type, EventRules]] = {
 }
 
 APPLIERS: Final[dict[type, Apply]] = {kind: _raising_format(*rules) for kind, rules in EVENTS.items()}
-"""How each event is applied, its format with it."""
+"""The function that applies each event, with its format."""
 
 
 def check(command: c.Command[Any]) -> None:

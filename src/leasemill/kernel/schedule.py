@@ -130,14 +130,14 @@ class TickFire(Struct, frozen=True):
 
 
 class Plan(NamedTuple):
-    """What happens to the ticks that are due."""
+    """The decision on the ticks that are due."""
 
     ticks: list[int]
     jobs: list[JobSpec]
     """One for each of the ticks."""
     skips: list[Skip]
     open_ids: list[str]
-    """Of its earlier jobs, those that have not ended."""
+    """Those of its earlier jobs that have not ended."""
 
 
 # Ticks and their jobs --------------------------------------------------------------------------------------------
@@ -156,7 +156,8 @@ def is_next(schedule: Schedule, fire: TickFire, now: int) -> bool:
 def plan(
     schedule: Schedule, fire: TickFire, now: int, state_of: Callable[[str], JobState | None], *, is_refused: bool
 ) -> Plan:
-    """What happens to each tick (P5, P6). `state_of`: of a job by its id; `is_refused`: its queue takes no jobs."""
+    """Return what happens to each tick (P5, P6). `state_of`: of a job by its id; `is_refused`: its queue takes no
+    jobs."""
     spec = schedule.spec
     taken = _taken(spec, fire.due, now)
     skips = [Skip(tick, SkipReason.MISSED) for tick in fire.due if tick not in taken]
@@ -201,7 +202,7 @@ def job_of_tick(spec: ScheduleSpec, job_id: str, delay_us: int = 0) -> JobSpec:
 
 
 def queues_of(call: JobSpec) -> set[str]:
-    """Of the job, and of those that its success enqueues."""
+    """Return the queues of the job, and of those that its success enqueues."""
     return {call.queue, *(chained.queue for chained in (call.rules.chain if call.rules is not None else ()))}
 
 

@@ -1,8 +1,8 @@
-"""What the kernel knows: jobs, queues, lanes, and the indexes that make every step short.
+"""The state of the kernel: jobs, queues, lanes, and the indexes that make every step short.
 
-Everything but jobs, queues, lanes' offset ranges, groups, keys that are kept, schedules, orders and the two counters is
-derived and can be rebuilt from them (`kernel.image`). The functions here keep the indexes in step; only the applying of
-events calls them.
+Everything but jobs, queues, lanes' offset ranges, groups, keys that are kept, schedules, worker commands and the two
+counters is derived and can be rebuilt from them (`kernel.image`). The functions here keep the indexes in step; only the
+applying of events calls them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ DEATHS_FORMAT: Final = 3
 ORDERS_FORMAT: Final = 4
 KEYS_FORMAT: Final = 5
 CLOCK_FORMAT: Final = 6
-"""What a reader of the events must know: with rules or headers, more than versions before these did."""
+"""The format that a reader of the events must know: with rules or headers, more than versions before these did."""
 
 LaneKey = tuple[str, str]
 
@@ -140,7 +140,7 @@ class State:
         self.actions: deque[Action] = deque(maxlen=ACTIONS_KEPT)
         self.schedules: dict[str, Schedule] = {}
         self.worker_commands: dict[str, WorkerOrder] = {}
-        """By the instance of a worker, the latest last."""
+        """The latest command of each instance of a worker, the newest last."""
         self.seq = 0
         self.fence = 0
         self.format = PLAIN_FORMAT
@@ -155,10 +155,11 @@ class State:
         return self.jobs.get(job_id)
 
     def give_back(self, job: Job) -> None:
-        """It was taken by its id, changed, and is not looked at again soon."""
+        """Called for a job that was taken by its id, was changed and is not looked at again soon. Does nothing here."""
 
     def take_out(self, job: Job) -> None:
-        """Of everything that knows it as a job, but for its lane and its group. It may be one that was looked at."""
+        """Take a job out of everything that knows it, except its lane and its group. It may be one that was looked
+        at."""
         seq = job.seq
         del self.jobs[job.spec.id]
         self.listing.discard(seq)
@@ -331,13 +332,13 @@ def _leave_gates(state: State, queue: Queue, job: Job, available_at: int) -> Non
 
 
 def has_place(queue: Queue) -> bool:
-    """Whether the queue's own limit has a place."""
+    """Return True if the queue's own limit has a place."""
     places = None if queue.limit is None else queue.limit.terms.places
     return places is None or queue.counts[LEASED] < places
 
 
 def drop_idle(state: State, tally: Tally) -> None:
-    """A limit and key that nobody uses costs nothing."""
+    """Drop a limit and key that no job uses, so that it costs nothing."""
     limit = tally.limit
     if tally.is_idle() and limit.tallies.get(tally.key) is tally:
         del limit.tallies[tally.key]

@@ -1,1 +1,1 @@
-"""What people who run jobs read: explanations, groups of failures, and how times and counts are written."""
+"""Texts for people who run jobs: explanations, groups of failures, and how times and counts are written."""

@@ -1,4 +1,4 @@
-"""Why a job is in its state, in sentences: why it waits, who has it, why it ran twice, how it ended. Pure.
+"""Explains in sentences why a job is in its state: why it waits, who has it, why it ran twice, how it ended. Pure.
 
 Every sentence follows from recorded facts: the job with its executions and refusals, its queue, its lane, what
 operators did, and which workers sent a heartbeat. What must never happen here: a sentence that the record does not
@@ -128,7 +128,7 @@ def _ready(facts: JobFacts) -> _Present:
 
 
 def _waits(facts: JobFacts) -> _Present:
-    """What it waits for if its queue is not paused."""
+    """Return what the job waits for if its queue is not paused."""
     job = facts.job
     head = None if facts.lane is None else facts.lane.head
     if head is not None and head.spec.id != job.spec.id:
@@ -219,7 +219,7 @@ def _due(facts: JobFacts) -> _Present:
 
 
 def _unserved(queue: str, serving: list[AtWork], running: int) -> tuple[str, str]:
-    """Why no worker claims from the queue, and what to do: none serves it, or none of those takes new jobs."""
+    """Return why no worker claims from the queue, and what to do: none serves it, or none of those takes new jobs."""
     start = f"leasemill worker MODULE:APP --queue {queue}"
     if not serving:
         return f"{_none_serves(running)} queue {queue!r}", start

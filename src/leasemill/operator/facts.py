@@ -1,4 +1,4 @@
-"""What the store and the workers know of one job: read for an explanation."""
+"""The facts that the store and the workers know of one job: read for an explanation."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class JobFacts(Struct, frozen=True):
     before: Job | None = None
     limits: Sequence[LimitFact] = ()
     key: KeyView | None = None
-    """Who holds its unique key."""
+    """The job that holds its unique key."""
 
 
 def gather(
@@ -134,7 +134,7 @@ def _callback_of(store: Store, stem: str, job_id: str) -> GroupView | None:
 
 
 def callback_name(job_id: str, group: GroupView) -> str | None:
-    """Which callback of the group has this id: `then`, `on_end`, or None."""
+    """Return the callback of the group that has this id: `then`, `on_end`, or None."""
     if group.then is not None and job_id == then_id(group.id):
         return "then"
     if group.on_end is not None and job_id == end_id(group.id):

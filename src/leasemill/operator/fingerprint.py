@@ -44,7 +44,7 @@ def normalised(error: str) -> str:
 
 
 def failure_of(job: Job) -> str:
-    """Why a job ended FAILED or DEAD, without the values in it."""
+    """Return why a job ended FAILED or DEAD, without the values in it."""
     if job.state is JobState.DEAD:
         return QUARANTINED
     error = last_error(job)

@@ -1,4 +1,4 @@
-"""What happened to a job before: earlier attempts, refused reports, mismatches, what operators did. Pure.
+"""The history of a job: earlier attempts, refused reports, mismatches, what operators did. Pure.
 
 A worker that claims a job of a kind it does not declare, or with arguments that do not fit its handler, releases it and
 records why (F8). A deployment ends such a mismatch; how long to wait for one is decided by the worker.
@@ -107,7 +107,7 @@ def error_line(error: str | None) -> str:
 # Mismatches -----------------------------------------------------------------------------------------------------
 
 MISMATCH: Final = "Mismatch: "
-"""How the error of such an execution begins."""
+"""The beginning of the error of such an execution."""
 
 
 def mismatches(job: Job) -> list[Execution]:

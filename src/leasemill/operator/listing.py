@@ -52,7 +52,7 @@ def all_limits(store: Store) -> Iterator[LimitView]:
 
 
 def _all(read: Callable[[str], list[ViewT]], name_of: Callable[[ViewT], str]) -> Iterator[ViewT]:
-    """Up to an empty page: one that is short may lack what was forgotten while it was read."""
+    """Read up to an empty page: a short one may lack items that were removed while it was read."""
     after = ""
     while page := read(after):
         yield from page

@@ -1,4 +1,4 @@
-"""Why a job is not there: the callback of a group that is not over, a later job of a chain, a tick that made none."""
+"""Explains why a job is missing: the callback of an unfinished group, a later job of a chain, a skipped tick."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from leasemill.store.base import Store
 
 
 def explain_missing(store: Store, job_id: str) -> Explanation | None:
-    """What a job that does not exist waits for; None if nothing that is recorded would enqueue it."""
+    """Return what a job that does not exist waits for; None if nothing that is recorded would enqueue it."""
     if (tick := tick_of(job_id)) is not None:
         return explain_tick(job_id, store.run(GetSchedule(tick[0])), store.time())
     stem = stem_of(job_id)
@@ -63,7 +63,7 @@ def _callback(job_id: str, name: str, group: GroupView) -> Explanation:
 
 
 def _redrive_advice(group: GroupView) -> list[str]:
-    """What lets the members that ended without success run again: those that were cancelled only by their ids (O2)."""
+    """Return how to let unsuccessful members run again: cancelled ones by their ids only (O2)."""
     advice = [f"leasemill groups redrive {quote(group.id)} --reason …"] if group.failed or group.dead else []
     if group.cancelled:
         advice += [
@@ -116,7 +116,7 @@ def _named(job_id: str, template: ChainedJob) -> str:
 
 
 def explain_tick(job_id: str, schedule: Schedule | None, now: int) -> Explanation | None:
-    """None: the id is not that of a tick."""
+    """Return what became of a tick; None if the id is not that of a tick."""
     found = tick_of(job_id)
     if found is None:
         return None

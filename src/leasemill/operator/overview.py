@@ -1,4 +1,4 @@
-"""What `leasemill top` shows: a reading of the store, and the overview that is made of it.
+"""The overview that `leasemill top` shows, made of a reading of the store.
 
 A reading asks the store; everything else is pure. Every question is bounded by a limit, and an overview knows what it
 shows only a part of. Times left and ages are by the store's clock (L8).
@@ -40,7 +40,7 @@ class Failures(Struct, frozen=True):
 
 
 class StoreReading(Struct, frozen=True):
-    """What the store and the workers' records say. `at`: the store's time."""
+    """A reading of the store and of the workers' records. `at`: the store's time."""
 
     store: str
     at: int
@@ -105,9 +105,9 @@ class WorkerLine(Struct, frozen=True):
     queues: list[str]
     is_stopping: bool
     is_stale: bool
-    """It has missed several heartbeats."""
+    """True if it has missed several heartbeats."""
     is_quiet: bool = False
-    """It claims nothing, by order of an operator."""
+    """True if it claims nothing, by order of an operator."""
 
 
 class RunningLine(Struct, frozen=True):
@@ -122,7 +122,7 @@ class RunningLine(Struct, frozen=True):
     ran_s: float | None
     progress: str
     is_at_risk: bool
-    """It has expired, or its worker sends no heartbeats."""
+    """True if it has expired, or its worker sends no heartbeats."""
 
 
 class FailureLine(Struct, frozen=True):
@@ -136,7 +136,7 @@ class FailureLine(Struct, frozen=True):
 
 
 class Overview(Struct, frozen=True):
-    """One picture of a store. `is_part` has the lists that were cut off where they were read."""
+    """The overview of a store. `is_part` has the lists that were cut off where they were read."""
 
     store: str
     at: int

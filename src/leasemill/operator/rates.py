@@ -1,4 +1,4 @@
-"""How fast jobs come into queues and end in them, from the differences between readings. Pure.
+"""Rates at which jobs enter queues and end in them, from the differences between readings. Pure.
 
 A store counts the jobs it holds, and retention and purges remove ended ones: without a correction, a queue from which
 as many are removed as succeed would look idle. How many were removed between two readings follows from numbers that
@@ -17,7 +17,7 @@ from leasemill.kernel.commands import Totals
 from leasemill.kernel.model import ENDED_STATES, SECOND, JobState
 
 WINDOW_US: Final = 10 * SECOND
-"""What a rate is an average of: long enough to be read, short enough to follow."""
+"""The window over which a rate is averaged: long enough to be read, short enough to follow."""
 
 
 class Flow(Struct, frozen=True):
@@ -28,7 +28,7 @@ class Flow(Struct, frozen=True):
 
 
 class Step(Struct, frozen=True):
-    """What happened between two readings."""
+    """The changes between two readings."""
 
     at: int
     lasted_us: int
@@ -37,7 +37,7 @@ class Step(Struct, frozen=True):
 
 
 class Counted(Struct, frozen=True):
-    """What a step is computed from. `at`: the store's time."""
+    """The counts that a step is computed from. `at`: the store's time."""
 
     at: int
     totals: Totals
@@ -93,8 +93,8 @@ def step(before: Counted, now: Counted) -> Step:
 
 
 def _removed(before: Totals, now: Totals) -> int:
-    """On PostgreSQL there are sequence numbers without a job, so claims bound it: a job that has ended was claimed and
-    is not held any more, but for cancelled ones."""
+    """Return how many jobs were removed. PostgreSQL has sequence numbers without a job, so claims bound the number: a
+    job that has ended was claimed and is not held any more, except for cancelled ones."""
     held, ended = _change(before.counts, now.counts)
     missing = now.seq - before.seq - held
     cancelled = now.counts[JobState.CANCELLED] - before.counts[JobState.CANCELLED]
@@ -104,13 +104,13 @@ def _removed(before: Totals, now: Totals) -> int:
 
 
 def _change(before: Mapping[JobState, int], now: Mapping[JobState, int]) -> tuple[int, int]:
-    """By how much the number of jobs has changed, and that of ended ones."""
+    """Return the change of the number of jobs, and of ended ones."""
     changes = {state: count - before.get(state, 0) for state, count in now.items()}
     return sum(changes.values()), sum(change for state, change in changes.items() if state in ENDED_STATES)
 
 
 def _shares(removed: int, ended: Mapping[str, int], held: Mapping[str, int]) -> Mapping[str, float]:
-    """How many jobs were removed from each queue. `held`: how many succeeded ones it had."""
+    """Return the number of jobs removed from each queue. `held`: the succeeded ones it had."""
     lost = {name: max(0, -change) for name, change in ended.items()}
     rest = removed - sum(lost.values())
     if rest < 0:  # the others were redriven

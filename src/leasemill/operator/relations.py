@@ -1,4 +1,4 @@
-"""How a job relates to others, in sentences: schedule, unique key, group, chain, callback, limits. Pure."""
+"""Describes in sentences how a job relates to others: schedule, unique key, group, chain, callback, limits. Pure."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _callback(job_id: str, group: GroupView) -> str:
 
 
 def progress(group: GroupView) -> str:
-    """How a group stands, without its name."""
+    """Return the progress of a group, without its name."""
     ended = [
         f"{count:,} {state}"
         for state, count in (
@@ -105,7 +105,7 @@ def progress(group: GroupView) -> str:
 
 
 def shutting(facts: Sequence[LimitFact]) -> tuple[list[str], list[str]]:
-    """Why limits keep a job that is due, and what an operator can do; nothing if they let it through."""
+    """Return why limits keep a job that is due, and what an operator can do; empty lists if they let it through."""
     full = [fact for fact in facts if fact.is_full]
     waiting = [fact for fact in facts if fact.opens_at is not None]
     sentences = [_limit_is_full(fact) for fact in full] + [_rate_is_used(fact) for fact in waiting]

@@ -1,4 +1,4 @@
-"""How values are written for people, and read from them: plurals, lists, instants, durations, limits and rates. Pure.
+"""Values as people read and write them: plurals, lists, instants, durations, limits and rates. Pure.
 
 In a rate that an operator writes only ASCII digits are numbers, and neither a count nor a period may be zero.
 """
@@ -38,7 +38,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def without_room(needed_bytes: int) -> str:
-    """What a full disk under a folder means."""
+    """Return what a full disk under a folder means."""
     return (
         f"new jobs are refused, running jobs can finish; free {-(-needed_bytes // 1_000_000):,} MB or more, or purge "
         "finished jobs and run `leasemill wal snapshot`"
@@ -61,7 +61,7 @@ def instant(us: int | None) -> str:
 
 
 def local_instant(at: datetime, zone: str) -> str:
-    """In a time zone, with its offset; in UTC if this machine does not know the zone."""
+    """Return an instant in a time zone, with its offset; in UTC if this machine does not know the zone."""
     try:
         local = at.astimezone(parse_zone(zone))
     except Invalid:

@@ -20,7 +20,7 @@ Found = Sequence[tuple[WorkerRecord, float]]
 
 
 def state_of(record: WorkerRecord, age_s: float) -> str:
-    """One word for people; what is worst comes first."""
+    """Return one word for people; the worst state comes first."""
     if record.is_stale(age_s):
         return "no heartbeat"
     if record.is_stopping:
@@ -48,7 +48,7 @@ def named(found: Found, name: str) -> list[str]:
 
 
 class OrderOutcome(NamedTuple):
-    """What became of an order to one worker. `holds`: the order that holds for it now; None: none does, and there was
+    """The outcome of an order to one worker. `holds`: the order that holds for it now; None: none does, and there was
     nothing to resume from. `refused`: why it was not ordered."""
 
     worker: str
@@ -72,8 +72,8 @@ def order_each(store: Store, instances: Mapping[str, str], order: Order, *, by: 
 
 
 def is_obeyed(order: Order, found: Found, worker_id: str, instance: str) -> bool:
-    """Whether a worker has done all that it was asked for: a quiet one runs nothing any more, a stopped one is gone.
-    Raises NotFound if it never will, because it is gone and was not to stop, or has no heartbeat."""
+    """Return True if a worker has done all that it was asked for: a quiet one runs nothing any more, a stopped one is
+    gone. Raises NotFound if it never will, because it is gone and was not to stop, or has no heartbeat."""
     record, age_s = next(
         ((one, age_s) for one, age_s in found if one.worker == worker_id and one.instance == instance), (None, 0.0)
     )
@@ -97,7 +97,8 @@ def is_obeyed(order: Order, found: Found, worker_id: str, instance: str) -> bool
 # Clocks ---------------------------------------------------------------------------------------------------------
 
 APART_S: Final = 60.0
-"""From here on the clock of a worker's machine is reported. Clocks that a time service keeps differ by far less."""
+"""The difference from which the clock of a worker's machine is reported. Clocks that a time service keeps differ by far
+less."""
 
 
 def are_apart(ahead_s: float) -> bool:
@@ -105,7 +106,8 @@ def are_apart(ahead_s: float) -> bool:
 
 
 def clocks_apart(workers: Iterable[WorkerRecord]) -> dict[str, float]:
-    """By worker, how many seconds its machine's clock is ahead of the store's (negative: behind), if it is reported."""
+    """Return, by worker, how many seconds its machine's clock is ahead of the store's (negative: behind), if it is
+    reported."""
     return {one.worker: one.clock_ahead_s for one in workers if are_apart(one.clock_ahead_s)}
 
 

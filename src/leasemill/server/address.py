@@ -1,4 +1,4 @@
-"""Where a server listens: its address, its socket, and whether other machines can reach it. Needs no extra."""
+"""The address of a server: its host and port, its socket, and whether other machines can reach it. Needs no extra."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from leasemill.errors import Invalid, Refused
 
 BACKLOG: Final = 2_048
 SEND_BYTES: Final = 256 * 1024
-"""What the system keeps of answers for a client that does not read them; it would keep megabytes."""
+"""The bytes that the system keeps for a client that does not read its answers; by default it keeps megabytes."""
 
 
 def is_loopback(address: str) -> bool:
-    """Whether nobody on another machine can reach what listens there."""
+    """Return True if no other machine can reach what listens there."""
     if address == "localhost":
         return True
     try:

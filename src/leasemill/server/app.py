@@ -46,7 +46,7 @@ Asgi: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 REQUEST_ID: Final = "x-request-id"
 ADMISSION: Final = "leasemill.admission"
-"""Under this name pages find the request's admission in the scope."""
+"""The name under which pages find the request's admission in the scope."""
 THREADS: Final = 8
 FIELD: Final = re.compile(r"^Object (?:contains unknown|missing required) field `(.+)`$")
 JSON: Final = (b"content-type", b"application/json")
@@ -60,7 +60,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class ServerApp:
-    """One store behind HTTP. `pages` answers what is not a command."""
+    """A store behind HTTP. `pages` answers requests that are not commands."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class ServerApp:
         self._metrics = ServerMetrics(lambda: self.polls.open)
 
     def stop(self) -> None:
-        """Answer who waits, and keep nobody waiting from now on."""
+        """Answer all callers that wait, and let no caller wait from now on."""
         self.polls.stop()
         self._on_stop()
 

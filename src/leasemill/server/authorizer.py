@@ -23,8 +23,8 @@ Run: TypeAlias = Callable[[Command[Any]], Awaitable[Any]]
 
 
 class RequestHead(Struct, frozen=True):
-    """What is known of a request before its body. Names of headers are in lower case. `route`: None for what is not a
-    command (the reference, metrics, a dashboard)."""
+    """The head of a request: what is known before its body. Names of headers are in lower case. `route`: None for what
+    is not a command (the reference, metrics, a dashboard)."""
 
     method: str
     path: str

@@ -1,8 +1,8 @@
-"""Which names a server answers to, and which web pages may use it.
+"""The check of the names that a server answers to, and of the web pages that may use it.
 
 A page in a browser can send requests to a server on this machine, and a name that it controls can be made to point here
-(DNS rebinding). A server without keys would obey. So on loopback the Host header must name this machine, and whatever a
-browser marks as coming from another site is refused everywhere.
+(DNS rebinding). A server without keys would obey. So on loopback the Host header must name this machine, and a request
+that a browser marks as coming from another site is refused everywhere.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from leasemill.wire.problems import Denied, Problem
 LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 HOSTS_KNOWN: Final = 100
 OWN_SITE: Final = frozenset({"same-origin", "none"})
-"""What `Sec-Fetch-Site` says of requests of our own pages, and of what a person typed."""
+"""The values of `Sec-Fetch-Site` for requests of our own pages, and for an address that a person typed."""
 
 
 class Hosts:
@@ -56,7 +56,7 @@ class Hosts:
 
 
 def _name(host: str) -> str | None:
-    """Of a Host header, without its port; None: that is none."""
+    """Return the name in a Host header, without its port; None if it has none."""
     if not host or any(character in host for character in "/@?#\\ ,"):
         return None
     try:

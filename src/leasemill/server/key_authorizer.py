@@ -37,13 +37,13 @@ REFERENCE: Final = "/openapi.json"
 QUEUES_KNOWN: Final = 100_000
 AT_ONCE: Final = 500
 FORWARDED: Final = frozenset({"forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip"})
-"""What proxies add: who sent such a request may be on any machine."""
+"""Headers that proxies add: the sender of such a request may be on any machine."""
 BEARER: Final = "bearer "
 BASIC: Final = "basic "
 
 
 class KeyAdmission(Admission, frozen=True, kw_only=True):
-    """`key`: None, on loopback, for whoever sends none."""
+    """`key`: None for a client on loopback that sends none."""
 
     key: AccessKey | None = None
     who: str | None = None
@@ -70,7 +70,7 @@ class KeyAuthorizer(Authorizer):
         self._meter = Meter(self._limits)
         self._open_paths = open_paths
         self._queues: OrderedDict[str, str] = OrderedDict()
-        """In which queue jobs are, or were before their id was given to another."""
+        """The queue of each job, which may be that of an earlier job with the same id."""
 
     async def admit(self, head: RequestHead) -> KeyAdmission:
         self._hosts.check(head)
@@ -103,7 +103,7 @@ class KeyAuthorizer(Authorizer):
         return await adrive(performed(key, command), lambda step: self._answer(key, step, run))
 
     def _shows_nothing(self, path: str) -> bool:
-        """Of the store: health, the reference, which is the same everywhere, and a command that there is not."""
+        """Return True for paths that show nothing of the store: health, the reference, and unknown commands."""
         return path in self._open_paths or path == REFERENCE or path.startswith(PREFIX)
 
     # Keys ------------------------------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ class KeyAuthorizer(Authorizer):
 
 def _announced(headers: Mapping[str, str], most: int) -> int:
     """How many bytes to set aside for the body of a command. One that announces no length may be as large as any. What
-    is not a command has no body that is kept, so whoever has no key sets nothing aside."""
+    is not a command has no body that is kept, so a client without a key sets nothing aside."""
     length = headers.get("content-length")
     if length is not None and length.isdigit():
         return min(int(length), most)

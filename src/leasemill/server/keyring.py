@@ -29,7 +29,7 @@ USE_EVERY_US: Final = 60_000_000
 
 
 class KeyRing:
-    """All live keys of a store. `find` may be called from any thread; nothing of it waits."""
+    """The live keys of a store. `find` may be called from any thread, and waits for nothing."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class KeyRing:
         self._version: str | None = None
         self._by_id: dict[str, AccessKey] = {}
         self._used: dict[str, int] = {}
-        """By id: uses that are not written yet."""
+        """The uses that are not written yet, by the key's id."""
         self._written: dict[str, int] = {}
         self._read_at = -STALE_S
         self._is_failing = False
@@ -52,12 +52,12 @@ class KeyRing:
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._waiting: dict[asyncio.Future[None], str] = {}
-        """What ends when a key does: by the future, the key's id."""
+        """The futures that are done when a key ends, with the key's id."""
         self.refresh()
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no key that could be used."""
+        """True if there is no key that could be used."""
         now = self._clock.now()
         return not any(key.is_live(now) for key in self._by_id.values())
 

@@ -1,4 +1,4 @@
-"""How much a client may ask for at a time, decided before anything of a body is read.
+"""The limits of a server: how much a client may ask for at a time, decided before a body is read.
 
 Requests without a key have no limit but that of bodies: where keys are needed they are refused, and where they are not,
 everybody on the machine is trusted. Wrong keys are not counted: 256 bits are not guessed, and whoever shares an address
@@ -21,7 +21,7 @@ from leasemill.wire.problems import Denied, Problem
 
 
 class ServerLimits(Struct, frozen=True, kw_only=True):
-    """Of one server; `leasemill serve --help` has those that can be changed."""
+    """The limits of a server; `leasemill serve --help` has those that can be changed."""
 
     requests_per_s: float = 5_000
     burst: int = 10_000
@@ -32,7 +32,7 @@ class ServerLimits(Struct, frozen=True, kw_only=True):
     body_bytes: int = BODY_BYTES
     body_s: float = BODY_S
     bodies_bytes: int = 4 * BODY_BYTES
-    """Of all bodies that are being read or carried out."""
+    """The bytes of all bodies that are being read or carried out."""
 
 
 class Bucket:
@@ -60,7 +60,7 @@ class Bucket:
 
 
 class Meter:
-    """What each client has asked for lately, and has open."""
+    """Counts what each client has asked for lately, and has open."""
 
     def __init__(self, limits: ServerLimits, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._limits = limits
@@ -71,7 +71,7 @@ class Meter:
         self._bytes = 0
 
     def enter(self, who: str | None, *, is_poll: bool, body_bytes: int) -> None:
-        """A request of a client begins; `leave` ends it. None: of nobody in particular."""
+        """Begin a request of a client, which `leave` ends. None: a client without a key."""
         limits = self._limits
         if self._bytes + body_bytes > limits.bodies_bytes:
             raise _busy()

@@ -34,7 +34,7 @@ PROBLEMS: Final = {
     503: "The store cannot be reached: repeat the same request after `Retry-After` seconds. If `reason` is `broken`, "
     "there is no `Retry-After`: an operator must look at the store.",
 }
-"""What any command may answer instead of 200."""
+"""The statuses that any command may have instead of 200."""
 
 
 @cache
@@ -82,14 +82,14 @@ TAGS: Final = {
 
 
 NOTES: Final = {
-    "enqueue": "Make jobs. An id that is left out is drawn; with an `Idempotency-Key` it follows from that.",
+    "enqueue": "Enqueue jobs. An id that is left out is drawn; with an `Idempotency-Key` it follows from that.",
     "claim": (
         "Take at most `limit` jobs of `queues`, in this order of preference; wait up to `wait_s` for the first.\n\n"
         "Tokens and request id are drawn if left out. `kinds`: policies by kind of job. At most `slots` of the "
         "jobs are under a limit, their own or their queue's; null: any number."
     ),
 }
-"""Where the command's own words speak of what is not sent."""
+"""Descriptions for commands whose own words speak of what is not sent."""
 
 
 def _components(kinds: list[Any], template: str) -> tuple[list[Any], dict[str, Any]]:
@@ -98,7 +98,7 @@ def _components(kinds: list[Any], template: str) -> tuple[list[Any], dict[str, A
 
 
 def _tidied(schema: Any) -> Any:
-    """What is a set there may be written with repeats. Texts without the indentation of the source."""
+    """Return a schema in which a set may have repeats, and texts have no indentation."""
     if isinstance(schema, list):
         return [_tidied(one) for one in schema]
     if not isinstance(schema, dict):

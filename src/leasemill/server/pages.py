@@ -1,4 +1,4 @@
-"""What a server shows that is not a command: health, its reference, its figures, and what is mounted beside them."""
+"""The pages of a server besides commands: health, its reference, its metrics, and what is mounted beside them."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _problem(shown: Problem, headers: Mapping[str, str] | None = None) -> Respon
 
 
 async def _failed(_request: Request, _error: Exception) -> Response:
-    """Nothing of the error is shown; it is raised on, and logged."""
+    """Answer without showing the error, which is raised again and logged."""
     return _problem(FAILED)
 
 

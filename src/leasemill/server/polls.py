@@ -1,8 +1,8 @@
 """Calls that wait: for a job to claim, for work to be due, for the end of a job, for a cancellation.
 
 However many wait, there is one watch for each set of queues, and no thread. A job that arrives is claimed for those who
-wait longest, a few at a time: nobody else is woken. Nothing is claimed for a caller that has gone, and what was granted
-while it went is given back.
+wait longest, a few at a time: no other caller is woken. Nothing is claimed for a caller that has gone, and what was
+granted while it went is given back.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from leasemill.wire import requests as r
 log = logging.getLogger("leasemill.server")
 
 SETS_KEPT: Final = 64
-"""With more sets of queues than this, those that nobody waits for are not kept."""
+"""The sets of queues above which those without a waiting caller are not kept."""
 OPEN: Final = "open"
 GONE: Final = "gone"
 
@@ -36,7 +36,7 @@ AnswerT = TypeVar("AnswerT")
 
 
 class Polls:
-    """All calls of one server that wait. Used from one event loop."""
+    """The calls of a server that wait. Used from one event loop."""
 
     def __init__(self, store: Store, threads: Threads, longest_wait_s: float) -> None:
         self._store = store
@@ -135,7 +135,7 @@ class Polls:
         return self._stopping.is_set()
 
     def stop(self) -> None:
-        """Answer everybody who waits, with nothing; from now on nobody is kept waiting."""
+        """Answer all waiting callers with nothing; from now on no caller waits."""
         self._stopping.set()
         for future in self._queues.values():
             if (polls := _made(future)) is not None:
@@ -189,7 +189,7 @@ class Polls:
         return await asyncio.wrap_future(self._threads.submit(call, *arguments))
 
     async def _either(self, wait: Coroutine[Any, Any, Any], caller: Caller, *others: Coroutine[Any, Any, Any]) -> None:
-        """Until one of them is done; a caller that goes ends it all."""
+        """Wait until one of them is done; a caller that goes away ends both."""
         self.open += 1
         tasks = [asyncio.ensure_future(one) for one in (wait, *others)]
         try:
@@ -220,7 +220,7 @@ def _end_seen(job: Any) -> str:
 
 
 class _Cancellations:
-    """How many cancellations this server has seen; `seen` distinguishes two servers, and two runs of one."""
+    """Counts the cancellations that this server has seen; `seen` distinguishes two servers, and two runs of one."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -234,7 +234,7 @@ class _Cancellations:
         return f"{self._run}-{self._count}"
 
     def notify(self) -> None:
-        """In any thread."""
+        """Record a cancellation. May be called in any thread."""
         try:
             self._loop.call_soon_threadsafe(self.count)
         except RuntimeError:

@@ -53,7 +53,7 @@ class ServedPresence:
 
 
 def _is_json(content: bytes) -> bool:
-    """What a worker of another version wrote may be anything."""
+    """Return True if the record is JSON: a worker of another version may have written anything."""
     try:
         msgspec.json.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

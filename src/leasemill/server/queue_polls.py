@@ -19,10 +19,10 @@ from leasemill.store.backoff import backoff_s
 from leasemill.store.base import Store, Watch
 
 LOOK_EVERY_S: Final = 1.0
-"""How often somebody claims although nothing was noticed: that finds leases that have expired (L7)."""
+"""The interval of claims without a notification: they find leases that have expired (L7)."""
 CLAIMS_AT_ONCE: Final = 16
 LINGER_S: Final = 5.0
-"""How long the watch is kept when nobody waits: whoever polls comes back soon, and making one is not cheap."""
+"""The time for which an unused watch is kept: a client that polls comes back soon, and a new watch is not cheap."""
 
 
 class Waiting:
@@ -33,7 +33,7 @@ class Waiting:
         self.leases: asyncio.Future[list[c.Lease]] = asyncio.get_running_loop().create_future()
         self.is_claiming = False
         self.is_over = False
-        """Its time has passed, or its caller has gone: nothing more is claimed for it."""
+        """True if its time has passed or its caller has gone: nothing more is claimed for it."""
 
 
 class QueuePolls:
@@ -127,7 +127,7 @@ class QueuePolls:
             self._on_close(self, self._watch)
 
     async def _claim_for_line(self) -> int:
-        """How many claims were granted."""
+        """Claim for the callers in line, and return how many claims were granted."""
         granted, size = 0, 1
         while self._line and not self._is_stopping:
             first = [self._line.popleft() for _ in range(min(size, len(self._line)))]
@@ -144,7 +144,7 @@ class QueuePolls:
         return granted
 
     async def _claim_for(self, waiting: Waiting) -> bool | None:
-        """Whether there was something; None: it was not asked for."""
+        """Return True if a job was granted; None: the store was not asked, or failed."""
         try:
             leases = [] if waiting.is_over else await self._store.arun(waiting.command)
         except LeasemillError as error:
@@ -164,7 +164,7 @@ class QueuePolls:
         self._watchers.clear()
 
     def _fail(self, error: LeasemillError) -> None:
-        """The store is unavailable: everybody who waits gets the error, and asks again."""
+        """Report to all waiting callers that the store is unavailable; they ask again."""
         self.failure = error
         self.is_closed = True
         self._wake(is_due=True)
@@ -172,6 +172,6 @@ class QueuePolls:
             self._line.popleft().leases.set_exception(error)
 
     def close(self) -> None:
-        """Nobody is joined, or everybody was answered."""
+        """Close the watch. No caller waits on it any more."""
         self.is_closed = True
         self._task.cancel()

@@ -41,8 +41,8 @@ from leasemill.worker.reaper import Reaper
 
 KEPT: Final = 1_000
 KEPT_S: Final = 15.0
-"""How long one waits for a worker; also how long after its latest call a worker is counted on to come again. A worker
-that is at work calls every two seconds, for its record."""
+"""The time that an expiry waits for a worker; also the time after its last call in which a worker is expected to call
+again. A worker that is at work calls every two seconds, for its record."""
 
 
 class ExpiredLeases:
@@ -50,7 +50,7 @@ class ExpiredLeases:
 
     def __init__(self, store: Store, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.left = Expiries()
-        """Those that no worker came for: for the server to count."""
+        """The expiries that no worker fetched: for the server to count."""
         self._store = store
         self._monotonic = monotonic
         self._lock = threading.Lock()
@@ -69,7 +69,7 @@ class ExpiredLeases:
         self._listened_at = self._monotonic()
 
     def take(self) -> bytes | None:
-        """For a worker that listens: those that were reported to nobody yet, as the value of a header."""
+        """Return, for a worker that listens, the expiries that are not reported yet, as the value of a header."""
         self._listened_at = self._monotonic()
         if not self._found:
             return None
@@ -130,7 +130,7 @@ class _Expired(Observer):
 
 
 class ServerReaper:
-    """One server's, in a thread beside its event loop."""
+    """The reaper of a server, in a thread beside its event loop."""
 
     def __init__(self, store: Store, expired: ExpiredLeases) -> None:
         name = f"serve:{socket.gethostname()}:{os.getpid()}"

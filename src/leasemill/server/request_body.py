@@ -23,7 +23,7 @@ class CallerGone(Exception):
 
 
 class Caller:
-    """One request's other end. After its body, the only thing it can say is that it went away."""
+    """The client of a request. After its body, the only message it can send is that it went away."""
 
     def __init__(self, receive: Receive, exchange: Exchange | None = None) -> None:
         self._receive = receive
@@ -31,7 +31,7 @@ class Caller:
         self._leaving: asyncio.Task[None] | None = None
 
     async def body(self, most_bytes: int, announced: str | None, within_s: float) -> bytes:
-        """The whole body; refused as soon as it is too large, or too slow."""
+        """Read the whole body; it is refused as soon as it is too large, or too slow."""
         if announced is not None and announced.isdigit() and int(announced) > most_bytes:
             raise _too_large(most_bytes)
         whole = None if self._exchange is None else self._exchange.take_body()
@@ -75,7 +75,7 @@ class Caller:
         return self._leaving
 
     async def is_gone(self) -> bool:
-        """Whether it has gone by now."""
+        """Return True if the client has gone by now."""
         leaving = self.leaving
         for _ in range(TURNS):
             if leaving.done():

@@ -1,6 +1,6 @@
-"""How `leasemill serve` is secured, put together: who needs a key, which names it has, TLS, limits.
+"""The security of `leasemill serve`, put together: keys, host names, TLS, limits.
 
-What must never happen here: a server that other machines can reach and that asks nobody for a key.
+What must never happen here: a server that other machines can reach and that asks for no key.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from leasemill.store.base import Store
 log = logging.getLogger("leasemill.server")
 
 OTHER_DESCRIPTORS: Final = 200
-"""Of the store, of threads, of what is listened to."""
+"""Descriptors for the store, for threads and for sockets that listen."""
 OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
-"""For probes, which have no key; they show nothing of the store."""
+"""Paths for probes, which have no key; they show nothing of the store."""
 
 
 class Security(NamedTuple):
@@ -49,7 +49,7 @@ def secured(
     limits: ServerLimits | None = None,
     connections: int = CONNECTIONS,
 ) -> Security:
-    """For a server of this store that listens on `host`."""
+    """Return the security of a server of this store that listens on `host`."""
     is_local = is_loopback(host)
     needs_key = requires_keys or not is_local
     tls = _tls(certificate, certificate_key)
@@ -78,7 +78,7 @@ def secured(
 
 
 def affordable(connections: int) -> int:
-    """As many connections as this process may have descriptors for; it asks the system for more if it has too few."""
+    """Return how many connections this process has descriptors for; it asks the system for more if it has too few."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + OTHER_DESCRIPTORS
     if soft == resource.RLIM_INFINITY or soft >= wanted:
@@ -91,7 +91,7 @@ def affordable(connections: int) -> int:
 
 
 def _tls(certificate: Path | None, certificate_key: Path | None) -> dict[str, Any]:
-    """Tried here, so that what is wrong is said before anybody listens."""
+    """Load the certificate before the server listens, so that an error is reported at once."""
     if certificate_key is not None and id_of(certificate_key.name) is not None:
         raise Invalid("--key is the private key of --cert, not a key for clients: revoke that one, it was shown")
     if certificate is None:

@@ -1,4 +1,4 @@
-"""What a caller may leave to the server: ids, tokens, request ids and jitter.
+"""Ids, tokens, request ids and jitter that a client may leave to the server.
 
 With an `Idempotency-Key` they follow from it where a repeat must find them again: a call that is sent twice with one
 key enqueues once, and claims the same jobs.
@@ -21,7 +21,7 @@ KEY_HEADER: Final = "idempotency-key"
 
 
 def fill_in(command: c.Command[Any], entropy: Entropy, principal: str, key: str | None) -> c.Command[Any]:
-    """The command with everything that its caller left out; a key is its principal's own."""
+    """Return the command with everything that its caller left out; a key counts for its principal alone."""
     if key is not None and not 0 < len(key) <= TEXT_LENGTH:
         raise Invalid(
             f"Idempotency-Key has {len(key)} characters; give it 1 to {TEXT_LENGTH}",
@@ -62,5 +62,5 @@ def _id(entropy: Entropy, key: str | None, number: int) -> str:
 
 
 def _digest(key: str) -> str:
-    """Printable, whatever the key is."""
+    """Return a printable digest, whatever the key is."""
     return blake2b(key.encode(errors="surrogateescape"), digest_size=16).hexdigest()

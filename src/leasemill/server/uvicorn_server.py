@@ -1,7 +1,7 @@
-"""Running a server until a signal stops it.
+"""The uvicorn server that runs until a signal stops it.
 
-After the first SIGTERM or SIGINT whoever waits is answered, with nothing, and requests under way are finished; after
-the second it ends at once. A client that is answered so asks again, and finds the next server.
+After the first SIGTERM or SIGINT callers that wait are answered with nothing, and requests under way are finished;
+after the second it ends at once. A client that gets such an answer asks again, and finds the next server.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ def check_kind(kind: str) -> StoreKind:
 
 @contextmanager
 def _without_url() -> Iterator[None]:
-    """An app that the code under test makes must not find the store of whoever runs the tests."""
+    """Keep an app that the code under test makes from the store of the person who runs the tests."""
     url = os.environ.pop(URL_VARIABLE, None)
     try:
         yield

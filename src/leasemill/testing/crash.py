@@ -38,7 +38,7 @@ AnswerT = TypeVar("AnswerT")
 
 CrashPoint: TypeAlias = Literal["before_start", "before_commit", "after_commit", "before_ack", "lease_lost"]
 CRASH_POINTS: Final[tuple[CrashPoint, ...]] = get_args(CrashPoint)
-"""In the order in which a run reaches them."""
+"""The crash points, in the order in which a run reaches them."""
 
 EXPIRED_AT_ONCE: Final = 1_000
 
@@ -194,7 +194,7 @@ class CrashingStore(Store):
         ]
 
     def _without_dead(self, command: c.Command[AnswerT]) -> tuple[c.Command[AnswerT] | None, Callable[[Any], AnswerT]]:
-        """What is sent of a command (None: nothing), and how its answer becomes that of the whole."""
+        """Return the part of a command that is sent (None: nothing), and how its answer becomes that of the whole."""
         if isinstance(command, c.Claim):
             return cast(c.Command[AnswerT], command), cast(Callable[[Any], AnswerT], self._claimed)
         verb = REPORTS.get(type(command))

@@ -24,14 +24,14 @@ FAST: Final = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": 
 
 
 class PostgresSchema:
-    """One schema with Leasemill's tables; other tables in its database are not touched."""
+    """A schema with Leasemill's tables; other tables in its database are not touched."""
 
     def __init__(self, server_url: str, schema: str, admin: psycopg.Connection[Any]) -> None:
         self.schema = schema
         self.conninfo, _ = parse_url(server_url)
-        """For connections of your own: psycopg.connect(conninfo)."""
+        """The address for your own connections: psycopg.connect(conninfo)."""
         self.url = f"{self.conninfo}{'&' if '?' in self.conninfo else '?'}schema={schema}"
-        """Of a store on this schema."""
+        """The URL of a store on this schema."""
         self._admin = admin
 
     def empty(self) -> None:

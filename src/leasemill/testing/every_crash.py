@@ -24,7 +24,7 @@ Steps: TypeAlias = Generator[Callable[[], Any], Any, list[Point]]
 
 
 class EveryCrash:
-    """What the fixtures `leasemill_every_crash` and `leasemill_aevery_crash` call."""
+    """The check that the fixtures `leasemill_every_crash` and `leasemill_aevery_crash` call."""
 
     def __init__(self, bind: Binder) -> None:
         self._bind = bind
@@ -88,7 +88,7 @@ class EveryCrash:
         store: StoreKind | None,
         finish: Callable[[Jobs], Any],
     ) -> Steps:
-        """What is to be called, one after the other; what it returns is sent back."""
+        """Yield what is to be called, in sequence; its result is sent back."""
         __tracebackhide__ = True
         bind, kind = self._bind, store or self._bind.kind
         if reset is not None:
@@ -118,14 +118,14 @@ class EveryCrash:
 
 @contextmanager
 def _observed(jobs: Jobs) -> Iterator[CrashingStore]:
-    """No run dies; the store records which points are reached."""
+    """Run without a crash, while the store records which points are reached."""
     store = CrashingStore(jobs.app.store, jobs.clock)
     with jobs.app.bound_to(store):
         yield store
 
 
 def _check_undisturbed(jobs: Jobs, observed: CrashingStore, before: object, after: object) -> None:
-    """Where the job has no effect that can be seen, no crash could make a difference."""
+    """Refuse a job without a visible effect: no crash could make a difference."""
     if not observed.reached:
         raise Invalid("no job ran: enqueue() must enqueue a job of this app")
     if failures := jobs.failures:

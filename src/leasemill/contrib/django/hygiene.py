@@ -40,7 +40,7 @@ async def _on_loop() -> AsyncIterator[None]:
 
 
 def tidy() -> None:
-    """What Django does between requests; a connection that is in a transaction, which is a test's, is left alone."""
+    """Do what Django does between requests. A connection in a transaction, which is a test's, is left alone."""
     for connection in connections.all(initialized_only=True):
         if not connection.in_atomic_block:
             connection.queries_log.clear()

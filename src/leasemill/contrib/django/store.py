@@ -49,7 +49,7 @@ class DjangoStore(PostgresStore):
         return answer
 
     def _check_access(self) -> None:
-        """Raise what Django raises in a test that may not use the database: our own connections ask nobody.
+        """Raise what Django raises in a test that may not use the database: our own connections would not ask.
 
         Without a test database such a test would write into the project's real one. Once for each store: whoever may
         connect once has a test database, or is not a test.
@@ -67,7 +67,7 @@ class DjangoStore(PostgresStore):
         self._is_access_checked = True
 
     def _own_job(self, query: c.GetJob) -> Job | None:
-        """A job that was enqueued in this transaction, which nobody else sees yet."""
+        """Return a job that was enqueued in this transaction, which no other connection sees yet."""
         connection: Any = connections[self.alias]
         if connection.connection is None or connection.needs_rollback:
             return None
@@ -142,7 +142,7 @@ def _known(alias: str) -> Any:
 
 
 def in_transaction(alias: str) -> bool:
-    """Whether what is written now, in this thread, is not durable before a commit that comes later."""
+    """Return True if what is written now, in this thread, is not durable before a commit that comes later."""
     connection: Any = connections[alias]
     if connection.in_atomic_block:
         return True

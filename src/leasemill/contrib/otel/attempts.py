@@ -39,13 +39,13 @@ from leasemill.errors import LeaseLost
 from leasemill.worker.error_text import message
 
 _Ended: TypeAlias = tuple[str, type[BaseException] | None, BaseException | None]
-"""How a handler ended, what the failure is if it is one, and what was raised."""
+"""The end of a handler: how it ended, its failure if it is one, and what was raised."""
 
 _SUCCEEDED: _Ended = ("succeeded", None, None)
 
 
 class Attempt:
-    """One run of a handler; `app.around` enters it."""
+    """A run of a handler; `app.around` enters it."""
 
     __slots__ = ("_began", "_context", "_of", "_span", "_telemetry", "_token")
 

@@ -37,7 +37,7 @@ from leasemill.kernel import commands as c
 
 
 class TracedCalls:
-    """What an app's hooks call: `leasemill.api.hooks.Tracing`."""
+    """The tracing that an app's hooks call: `leasemill.api.hooks.Tracing`."""
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
@@ -210,6 +210,6 @@ class CommitSpan(CallSpan):
             super()._raised(error)
 
     def _refused(self, reason: str) -> None:
-        """Not an error: the job is another attempt's, as it should be."""
+        """Record a refusal, which is not an error: the job is another attempt's, as it should be."""
         self._span.set_attribute(OUTCOME, "refused")
         self._span.add_event(REFUSED, {REASON: str(reason)})

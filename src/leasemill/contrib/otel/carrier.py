@@ -24,7 +24,7 @@ NOWHERE: Final = Context()
 """The context of no span: what begins here is the root of a trace."""
 CONTEXTS_KEPT: Final = 1_024
 LINKS_MOST: Final = 128
-"""As many links as a span of an SDK keeps by default."""
+"""The number of links that a span of an SDK keeps by default."""
 
 _propagator: Final = TraceContextTextMapPropagator()
 
@@ -54,7 +54,7 @@ def added(headers: dict[str, str] | None, trace: dict[str, str]) -> dict[str, st
 
 
 def creation(headers: Mapping[str, str] | None) -> SpanContext | None:
-    """Where a job comes from: the span whose context its headers carry."""
+    """Return the span that a job comes from, whose context its headers carry."""
     if not headers or PARENT not in headers:
         return None
     return _read(headers[PARENT], headers.get(STATE))

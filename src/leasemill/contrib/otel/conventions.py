@@ -44,7 +44,8 @@ _TYPES: Final[dict[Operation, str]] = {
 
 
 class Named:
-    """What all spans and measurements of an operation on a queue have in common. Not to be changed: it is shared."""
+    """The attributes that all spans and measurements of an operation on a queue have in common. Not to be changed: it
+    is shared."""
 
     __slots__ = ("attributes", "measured", "span")
 
@@ -58,7 +59,8 @@ class Named:
         if queue is not None:
             self.attributes[DESTINATION] = queue
         self.measured = {name: value for name, value in self.attributes.items() if name != OPERATION_TYPE}
-        """Of metrics of one operation, whose conventions have no type; each attribute costs a measurement more."""
+        """The attributes of metrics of one operation, whose conventions have no type; each attribute costs a
+        measurement more."""
 
 
 @lru_cache(1_024)
@@ -68,7 +70,7 @@ def named(operation: Operation, queue: str | None) -> Named:
 
 
 def common(values: Iterable[str]) -> str | None:
-    """What all of these are; None: they differ."""
+    """Return the value that all of these share; None if they differ."""
     found = set(values)
     return found.pop() if len(found) == 1 else None
 

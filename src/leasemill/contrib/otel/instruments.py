@@ -15,7 +15,7 @@ RECOVERED: Final = (0.0, 1.0, 10.0, 100.0, 1_000.0)
 
 
 class Instruments:
-    """What is measured, whether its spans are sampled or not."""
+    """The metrics, which are measured whether spans are sampled or not."""
 
     def __init__(self, meter: Meter) -> None:
         self._operation = meter.create_histogram(

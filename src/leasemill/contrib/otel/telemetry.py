@@ -1,4 +1,4 @@
-"""What the parts of an instrumented app share."""
+"""The tracer, the instruments and the settings that the parts of an instrumented app share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger("leasemill.otel")
 
 
 class Telemetry:
-    """Where spans and measurements go, and whether attempts are part of the trace that enqueued their job."""
+    """The destination of spans and measurements, and whether attempts are part of the trace that enqueued their job."""
 
     def __init__(self, tracer: Tracer, instruments: Instruments, *, one_trace: bool) -> None:
         self.tracer: Final = tracer
@@ -26,7 +26,7 @@ class Telemetry:
         self._lock = threading.Lock()
 
     def context_for(self, creation: SpanContext | None) -> Context:
-        """Where a span begins that is about one job: below the span that made it, or as a root of its own."""
+        """Return the context in which a span about one job begins: below the span that enqueued it, or a root."""
         if self._one_trace and creation is not None:
             return set_span_in_context(NonRecordingSpan(creation), NOWHERE)
         return NOWHERE

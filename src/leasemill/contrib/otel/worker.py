@@ -35,7 +35,7 @@ REASON_LENGTH: Final = 200
 
 
 class WorkerSpans(Observer):
-    """What a worker reports, as spans that have ended and as measurements."""
+    """Records what a worker reports, as spans that have ended and as measurements."""
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry

@@ -1,4 +1,4 @@
-"""Everything that can happen, as facts. State changes by applying these and in no other way.
+"""The events of the kernel: everything that can happen, as facts. State changes by applying these and in no other way.
 
 An event carries everything that was chosen, drawn or measured (tokens, fences, times), so that applying it never
 decides, draws or measures again. The numbers are the events' names in stored logs: never reuse one.

@@ -1,4 +1,4 @@
-"""What can happen to jobs, their leases and their queues."""
+"""The events of jobs, their leases and their queues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can happen to whatever relates jobs: unique keys, groups, limits, schedules; and to workers."""
+"""The events of what relates jobs (unique keys, groups, limits, schedules), and of workers."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Tally:
         return places is None or len(self.holders) < places
 
     def opens_at(self) -> int:
-        """When the rate has room for a grant."""
+        """Return the time at which the rate has room for a grant."""
         return opens_at(self.limit.terms, self.tat) if self.tat else 0
 
     def is_open(self, now: int) -> bool:
@@ -182,7 +182,7 @@ class Gates:
             self._reopen_first(timed)  # one at a time: many may open at this instant
 
     def is_timed(self, gate: Gate) -> bool:
-        """Whether an instant will list this gate again. For tests: it reads everything."""
+        """Return True if an instant will list this gate again. For tests: it reads everything."""
         return any(entry[2] is gate and _is_timed(entry) for entry in self._timed)
 
     def _first(self, gate: Gate, now: int) -> Entry | None:

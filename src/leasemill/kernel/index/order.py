@@ -72,7 +72,7 @@ class TimeOrder(Generic[T]):
                 self._drop_dead()
 
     def first(self, limit: int, until: int) -> list[T]:
-        """At most `limit` items that are due at `until`, earliest first."""
+        """Return at most `limit` items that are due at `until`, earliest first."""
         heap = self._heap
         if not heap or heap[0][0] > until:
             entries: Iterator[tuple[int, int, T]] = iter(self._queue)
@@ -97,7 +97,7 @@ class TimeOrder(Generic[T]):
         return queue[0]
 
     def next_at(self) -> int | None:
-        """When the earliest item is due."""
+        """Return the time at which the earliest item is due."""
         fronts = [part[0][0] for part in (self._queue, self._heap) if part]
         return min(fronts, default=None)
 
@@ -117,7 +117,7 @@ class TimeOrder(Generic[T]):
 
 
 def is_claimable(entry: Entry) -> bool:
-    """Whether this is still where the job stands in its order."""
+    """Return True if this is still the position of the job in its order."""
     job = entry[2]
     return job.state is JobState.READY and job.seq == entry[1] and job.available_at == entry[0]
 

@@ -24,7 +24,7 @@ class Ranges:
         return zip(self._firsts, self._lasts, strict=True)
 
     def __len__(self) -> int:
-        """How many ranges there are (not how many offsets)."""
+        """Return the number of ranges (not of offsets)."""
         return len(self._firsts)
 
     def add(self, offset: int) -> None:

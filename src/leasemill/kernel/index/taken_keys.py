@@ -1,4 +1,5 @@
-"""Which job took a unique key last, in each queue. A key belongs to its queue: the two together are its name (U1).
+"""The index of unique keys: the job that took a key last, in each queue. A key belongs to its queue: the two together
+are its name (U1).
 
 Most keys are used in one queue only, and there may be millions: such a key has one entry and no dictionary of queues.
 What must never happen here: an entry of one queue that is found by, or replaced through, another.
@@ -17,7 +18,8 @@ a key is held in every queue until its time is over (U3)."""
 
 
 class Key(Struct, frozen=True, gc=False):
-    """Which job took a unique key last, and until when it is kept whatever becomes of the job (0: it is not)."""
+    """The job that took a unique key last, and the time until which it is kept whatever becomes of the job (0:
+    none)."""
 
     job_id: str
     until: int

@@ -1,4 +1,4 @@
-"""What is on record: jobs with their executions and refusals, groups, limits, what operators did."""
+"""The records: jobs with their executions and refusals, groups, limits, what operators did."""
 
 from __future__ import annotations
 

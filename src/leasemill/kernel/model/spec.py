@@ -1,4 +1,4 @@
-"""What a caller asks for: a job, its policy, and the rules that bind it to others."""
+"""The specification of a job: its policy, and the rules that bind it to others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TIMEOUT_LEASES: Final = 3
 """The default timeout, in leases."""
 
 QUEUE_LIMIT: Final = "queue:"
-"""With the queue's name, the name of the queue's own limit."""
+"""The prefix of the name of a queue's own limit; the name of the queue follows."""
 
 
 class OnFailure(StrEnum):

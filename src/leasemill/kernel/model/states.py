@@ -1,4 +1,4 @@
-"""What jobs, executions and queues can be, and why an execution or a lease ended."""
+"""The states of jobs, executions and queues, and the reasons why an execution or a lease ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class JobState(StrEnum):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the job is SUCCEEDED, FAILED, DEAD or CANCELLED: nothing runs it again unless it is redriven."""
+        """True if the job is SUCCEEDED, FAILED, DEAD or CANCELLED: nothing runs it again unless it is redriven."""
         return self in ENDED_STATES
 
 

@@ -1,4 +1,4 @@
-"""What an operator can ask of a worker, and what was asked last of each of its processes (O12). Pure data."""
+"""The commands of operators to workers, and the last one to each process of a worker (O12). Pure data."""
 
 from __future__ import annotations
 

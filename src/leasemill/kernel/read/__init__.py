@@ -1,4 +1,4 @@
-"""What can be read of a state: the questions, their answers, and how they are answered.
+"""The questions that can be asked of a state, their answers, and how they are answered.
 
 Nothing here changes anything. Every answer is bounded by the question's limit, and is a copy.
 """

@@ -1,4 +1,4 @@
-"""Which jobs a command is about.
+"""The filter that names the jobs of a command.
 
 A command looks at a bounded number of jobs and returns where to go on, so that a filter that fits few jobs never makes
 one long step (O6).
@@ -90,7 +90,7 @@ def fitting(
     *,
     newest_first: bool = False,
 ) -> tuple[list[Job], int | None]:
-    """At most `limit` jobs that fit, and where to go on."""
+    """Return at most `limit` jobs that fit, and where to go on."""
     found: list[Job] = []
     candidates = _candidates(state, wanted, states, after, newest_first)
     for looked_at, job in enumerate(islice(candidates, JOBS_LOOKED_AT), 1):
@@ -116,5 +116,5 @@ def _candidates(
 
 
 def is_further(seq: int, after: int, newest_first: bool) -> bool:
-    """Whether a reading that has come as far as `after` (0: it begins) still has this job before it."""
+    """Return True if a reading that has come as far as `after` (0: it begins) still has this job before it."""
     return after == 0 or (seq < after if newest_first else seq > after)

@@ -36,7 +36,7 @@ def done_after_commit(execution: Execution, by: EndingVerb, now: int, note: str 
 
 
 def expire_one(job: Job, execution: Execution, now: int) -> tuple[AnyEvent, JobState]:
-    """What happens to a lease that has run out, and the job's state afterwards."""
+    """Decide what happens to a lease that has expired, and the job's state afterwards."""
     if execution.status is ExecutionStatus.COMMITTED:
         return done_after_commit(execution, Verb.EXPIRE, now, None), JobState.SUCCEEDED
     is_final, is_blocking = quarantine(job, execution)
@@ -51,7 +51,7 @@ def quarantine(job: Job, execution: Execution) -> tuple[bool, bool]:
 
 
 def blocks_lane(job: Job, terms: Terms) -> bool:
-    """N5: whether the job blocks its lane when it fails for good."""
+    """N5: return True if the job blocks its lane when it fails permanently."""
     return job.spec.lane is not None and terms.on_failure is OnFailure.BLOCK
 
 
@@ -170,7 +170,7 @@ def apply(state: State, event: ExecutionDone) -> None:
 def end_unfinished(
     state: State, job: Job, execution: Execution, by: EndingVerb, event: LeaseExpired | HolderDied
 ) -> None:
-    """A run that did not end by a report of its own. F4: it counts if it had started."""
+    """End a run that did not end by its own report. F4: it counts if it had started."""
     if execution.status is ExecutionStatus.STARTED:
         job.expirations += 1
     execution.is_final = event.is_final

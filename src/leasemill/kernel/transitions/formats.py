@@ -1,6 +1,6 @@
-"""Which format of the log a verb needs (W16); what an event needs is in `machine.EVENTS`.
+"""The format of the log that each verb needs (W16); what an event needs is in `machine.EVENTS`.
 
-Versions that do not know a verb cannot read a record that holds it: whoever stores one calls `require_verb`.
+Versions that do not know a verb cannot read a record that holds it: a verb that stores one calls `require_verb`.
 `invariants` finds a verb that was stored without.
 """
 

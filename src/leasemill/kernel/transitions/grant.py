@@ -13,7 +13,7 @@ __all__ = ["Lease"]
 
 
 class Lease(Struct, frozen=True):
-    """What a claimant holds: the job, the proof that it is theirs, and until when."""
+    """A lease: the job, the proof that the claimant holds it, and until when."""
 
     job: JobSpec
     token: str

@@ -90,7 +90,7 @@ def reopen(state: State, group: JobGroup) -> None:
 
 
 def outcome_of(group: JobGroup) -> JobState:
-    """How a group that is over counts in its parent."""
+    """Return how a group that is over counts in its parent."""
     return JobState.SUCCEEDED if group.succeeded_at is not None else JobState.FAILED
 
 

@@ -10,7 +10,7 @@ from leasemill.kernel.model import NEVER, TIMEOUT_LEASES, Job, JobSpec, Policy, 
 DEFAULTS: Final = Terms()
 NO_POLICY: Final = Policy()
 LONGEST_EXPONENT: Final = 49
-"""From here on every base above 0 exceeds the longest cap there may be."""
+"""The exponent from which every base above 0 exceeds the longest cap there may be."""
 
 
 def settle(job: Policy | None, queue: Policy | None, kind: Policy | None) -> Terms:

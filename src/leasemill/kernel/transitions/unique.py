@@ -1,10 +1,10 @@
 """Unique keys: who holds one and for how long, and what happens to an enqueue with a held key. Rules U1 to U10.
 
-A key is not a lock with a life of its own. A state knows which job took it last; whether it is held follows from how
-that job stands, and from the time, whenever somebody asks. So nothing releases a key, and none can leak.
+A key is not a lock that lives by itself. A state knows which job took it last; whether it is held follows from how
+that job stands, and from the time, whenever it is asked for. So nothing releases a key, and none can leak.
 
 A key belongs to its queue. What must never happen here: an enqueue into one queue that finds, merges with or replaces a
-job of another. Whoever may enqueue into a queue may do all of that to the jobs in it, and to no others.
+job of another. A client that may enqueue into a queue may do all of that to the jobs in it, and to no others.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def key_of(spec: JobSpec) -> QueueKey | None:
 
 
 def check_unique(job: JobSpec, unique: UniqueKey) -> None:
-    """What a key asks of the rest of its job."""
+    """Check what a key asks of the rest of its job."""
     if unique.at_most_us is not None:
         if unique.until is not UniqueUntil.STARTED or unique.keep_us or unique.is_trailing:
             raise Invalid("a debounced job holds its key only until it is started: leave out keep and trailing")
@@ -70,12 +70,13 @@ def check_unique(job: JobSpec, unique: UniqueKey) -> None:
 
 
 def is_timed(unique: UniqueKey) -> bool:
-    """Whether the store decides when a job with this key is due."""
+    """Return True if the store decides when a job with this key is due."""
     return unique.at_most_us is not None or unique.is_trailing
 
 
 def is_replaced(spec: JobSpec) -> bool:
-    """Whether `run_at` is the store's and the payload may be a later call's: the caller gives no time to such a job."""
+    """Return True if `run_at` is the store's and the payload may be a later call's: the caller gives no time to such a
+    job."""
     unique = unique_of(spec)
     return unique is not None and spec.run_at is not None and is_timed(unique)
 
@@ -84,7 +85,7 @@ def is_replaced(spec: JobSpec) -> bool:
 
 
 def holder_of(state: State, queue: str, key: str, now: int, ahead: KeysAhead | None = None) -> Holder | None:
-    """Which job holds a key of a queue now. `ahead`: jobs with keys that the same commit makes."""
+    """Return the job that holds a key of a queue now. `ahead`: jobs with keys that the same commit makes."""
     made = None if ahead is None else ahead.get((queue, key))
     if made is not None:
         return Holder(made.spec.id, kept_until(made), made)
@@ -119,7 +120,8 @@ def holds(job: Job) -> bool:
 
 
 def follows(job: Job) -> bool:
-    """Whether it follows from the job alone that it has its key: a trailing one takes it from a job that waits."""
+    """Return True if it follows from the job alone that it has its key: a trailing one takes it from a job that
+    waits."""
     unique = unique_of(job.spec)
     return unique is not None and not unique.is_trailing and holds(job)
 

@@ -1,4 +1,4 @@
-"""cancel: an operator ends a job for good, unless its effect stands. Rules O1, O10 and X5."""
+"""cancel: an operator ends a job permanently, unless its effect stands. Rules O1, O10 and X5."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def apply(state: State, event: JobCancelled) -> None:
 
 
 def cancels_a_run(state: State, events: Iterable[AnyEvent]) -> bool:
-    """Whether a job was cancelled while a worker held it (O10). `state` is that after the events."""
+    """Return True if a job was cancelled while a worker held it (O10). `state` is that after the events."""
     return any(isinstance(event, JobCancelled) and _was_held(state, event) for event in events)
 
 

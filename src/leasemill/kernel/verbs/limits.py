@@ -1,4 +1,4 @@
-"""What holds for limits: set by operators, declared by code; and how far rates are used. Rules T6, T10, T13 and T14."""
+"""The terms of limits, set by operators or declared by code, and how far rates are used. Rules T6, T10, T13 and T14."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_PLACES: Final = 1_000_000
 MOST_BURST: Final = 1_000_000
 
 RATE_KEPT_US: Final = 60 * SECOND
-"""How long an unused rate is remembered: a clock that goes back by less gives no grants (T15)."""
+"""The time for which an unused rate is remembered: a clock that goes back by less gives no grants (T15)."""
 
 
 class SetLimit(Command[None], frozen=True):

@@ -285,5 +285,5 @@ def known_schedule(state: State, name: str) -> Schedule:
 
 
 def target_of(name: str) -> str:
-    """What an action on a schedule is recorded with."""
+    """Return the target that an action on a schedule is recorded with."""
     return f"{RESERVED}{name}"

@@ -1,6 +1,6 @@
-"""order_worker: what an operator asks of a worker. Rule O12.
+"""order_worker: an operator sends a command to a worker. Rule O12.
 
-The kernel does not know which workers there are: whoever sends an order has looked at their records.
+The kernel does not know which workers there are: the sender has looked at their records.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A command of a key's client, from its check to what the client is shown, as steps that ask for what they need.
+"""The authorization of a key's command, from its check to the answer that the client gets, as steps.
 
-A step is a command that is to be run; whoever runs the steps sends its answer back. First it is checked that the key
-may do it and that everything it names is in the key's queues; then the command is run with the key's names in it; then
-what the key may not see is taken out of the answer.
+A step is a command that is to be run; the caller that runs the steps sends its answer back. First it is checked that
+the key may do it and that everything it names is in the key's queues; then the command is run with the key's names in
+it; then what the key may not see is taken out of the answer.
 
 What must never happen here: a command that is run before all of it was checked. A batch with one item that is not
 allowed is refused whole.
@@ -39,12 +39,12 @@ from leasemill.wire import requests as r
 REQUESTS: Final = frozenset(
     {r.WatchQueues, r.WatchEnd, r.WatchCancellations, r.PublishPresence, r.RemovePresence, r.ListPresence}
 )
-"""What is not a command of the kernel, which checks those."""
+"""Requests that are not commands of the kernel, which checks those."""
 NAMING: Final = frozenset({c.Claim, c.Acquire, c.ListLeases, c.OrderWorker})
-"""What names a worker or a request, which must not be empty."""
+"""Commands that name a worker or a request, which must not be empty."""
 MEMBERS_AT_ONCE: Final = 200
 MOST_MEMBERS: Final = 10_000
-"""Of a group that a key for some queues may cancel: each member is looked at first."""
+"""The most members of a group that a key for some queues may cancel: each is looked at first."""
 
 Checks: TypeAlias = Generator[Command[Any], Any, None]
 
@@ -58,7 +58,7 @@ def allowed(key: AccessKey, command: Command[Any]) -> Checks:
 
 
 def performed(key: AccessKey, command: Command[Any]) -> Steps:
-    """The answer for the key's client."""
+    """Return the answer for the key's client."""
     scope = scope_of(key)
     if type(command) in NAMING or (not scope.is_all and type(command) not in REQUESTS):
         check(command)  # as the client wrote it: an empty name is not empty any more when the key's is added
@@ -93,7 +93,7 @@ def _in_scope(key: AccessKey, scope: Scope, command: Command[Any]) -> Checks:
 
 
 def _check_bounded(scope: Scope, command: Command[Any]) -> None:
-    """What acts on the whole store, or on whatever fits, needs a key for all queues, or a queue."""
+    """Require a key for all queues, or a queue, for what acts on the whole store or on all jobs that match."""
     match command:
         case c.Redrive() | c.Purge():
             if command.filter.queue is None and command.filter.job_ids is None:
@@ -111,7 +111,7 @@ def _check_bounded(scope: Scope, command: Command[Any]) -> None:
 
 
 def _check_jobs(scope: Scope, job_ids: Sequence[str], *, may_be_old: bool) -> Checks:
-    """The job's queue decides. Jobs that nobody knows are the store's to report."""
+    """Check the queue of each job. Unknown jobs are left to the store to report."""
     if not job_ids:
         return
     queues = yield JobQueues(job_ids, may_be_old)
@@ -127,7 +127,7 @@ def _check_group(scope: Scope, group_id: str) -> Checks:
 
 
 def _check_members(scope: Scope, group_id: str) -> Checks:
-    """All members that there are: a cancellation reaches each of them."""
+    """Check all members: a cancellation reaches each of them."""
     seen, after = 0, 0
     while True:
         page = yield c.ListJobs(c.JobFilter(group=group_id), MEMBERS_AT_ONCE, after)
@@ -145,7 +145,7 @@ def _check_members(scope: Scope, group_id: str) -> Checks:
 
 
 def _check_worker(scope: Scope, instance: str) -> Checks:
-    """A worker that claims from other queues too is not the key's to order; one without a record is nobody's. A client
+    """Refuse a command to a worker that claims from other queues too, or that has no record. A client
     may publish what it likes, so one record of its own does not speak for the others with that instance."""
     named = [found for found in (yield r.ListPresence()) if instance_of(found.record) == instance]
     if not named or not all(_is_within(scope, found) for found in named):
@@ -177,7 +177,7 @@ def _is_stale(found: r.PresenceRecord) -> bool:
 
 
 def _is_of_key(key: AccessKey, record: bytes) -> Generator[Command[Any], Any, bool]:
-    """Whether a published instance is the key's: an order to one that runs under another key is not for this client."""
+    """Return True if a published instance is the key's: an order to another key's worker is not for this client."""
     instance, end = instance_of(record), end_of(key)
     others = [found for found in (yield r.ListPresence()) if not found.worker_id.endswith(end)]
     return not any(instance_of(found.record) == instance and not _is_stale(found) for found in others)

@@ -1,4 +1,4 @@
-"""What a command names: queues, jobs, groups, schedules. One `match` for each, closed over all commands.
+"""The targets that a command names: queues, jobs, groups, schedules. One `match` for each, closed over all commands.
 
 What a client wrote is all there is to see here; which queue a job is in must be looked up.
 """
@@ -20,7 +20,7 @@ Template: TypeAlias = JobSpec | c.Followup | ChainedJob
 
 
 class NamedItem(NamedTuple):
-    """Something, and how an error calls it."""
+    """A queue that a command names, and how an error refers to it."""
 
     name: str
     item: str
@@ -52,7 +52,7 @@ def queues_named(command: c.Command[Any]) -> Iterator[NamedItem]:
 
 
 def queues_of_worker(record: bytes) -> Collection[str] | None:
-    """Those that a worker publishes it serves; None: the record cannot be read."""
+    """Return the queues that a worker publishes it serves; None: the record cannot be read."""
     try:
         return decode_record(record).queues
     except MsgspecError:

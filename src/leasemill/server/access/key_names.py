@@ -76,17 +76,18 @@ def bound(key: AccessKey, command: c.Command[Any]) -> c.Command[Any]:
 
 
 def removed_worker(key: AccessKey, command: r.RemovePresence) -> str:
-    """Whoever may operate removes the records of any worker."""
+    """Return the id of the worker whose record is removed: any worker for a key that may operate."""
     return _of_the_dead(key, command.worker_id)
 
 
 def _of_the_dead(key: AccessKey, name: str) -> str:
-    """A death is reported by whoever may operate, or of the key's own workers."""
+    """Return the name of a worker that has gone: any worker for a key that may operate, else the key's own."""
     return as_meant(key, name) if Role.OPERATOR in key.roles else name + end_of(key)
 
 
 def _renamed(record: bytes, worker_id: str) -> bytes:
-    """A worker's record says whose it is: that must be the name of its leases. One that cannot be read names nobody."""
+    """Return the record with the worker's name in it, which must be that of its leases. An unreadable one has no
+    name."""
     try:
         return encode_record(replace(decode_record(record), worker=worker_id))
     except MsgspecError:
@@ -94,14 +95,14 @@ def _renamed(record: bytes, worker_id: str) -> bytes:
 
 
 def signed(key: AccessKey, command: SignedT) -> SignedT:
-    """What is recorded with who did it is recorded with the key's name, whatever the client wrote."""
+    """Return the command with the key's name as who did it, whatever the client wrote."""
     by = getattr(command, "by", None)
     if by is None or (isinstance(command, c.SealGroup) and not by):
         return command
     return replace(command, by=key.name)
 
 
-# What a client is shown ----------------------------------------------------------------------------------------------
+# Answers to a client ----------------------------------------------------------------------------------------------
 
 
 def unbound(key: AccessKey, answer: Any) -> Any:
@@ -140,7 +141,7 @@ def _unbound(end: str, answer: Any) -> Any:
 
 
 def _has_names(answer: object) -> bool:
-    """Whether outcomes of this kind name a worker or a token; a list may mix those of acquire."""
+    """Return True if outcomes of this kind name a worker or a token; a list may mix those of acquire."""
     return isinstance(
         answer,
         c.Lease | c.LeaseView | c.Expiration | Action | r.PresenceRecord | c.Acquired | c.AlreadyAcquired | c.Backlogged

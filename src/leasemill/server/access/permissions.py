@@ -57,13 +57,13 @@ def _scope(key_name: str, patterns: tuple[str, ...]) -> Scope:
 
 
 def forbidden(detail: str, item: str | None = None) -> Denied:
-    """How a key's client learns that it may not, and which item it was."""
+    """Return the refusal of a key's client, with the item that it named."""
     status = HTTPStatus.FORBIDDEN
     return Denied(Problem(status.value, status.phrase, "forbidden", detail, field=item))
 
 
 WAITING: Final = frozenset({c.GetJob, c.GetGroup, r.WatchEnd, c.GetTime})
-"""What whoever waits for a job or a group needs."""
+"""Commands that a client needs to wait for a job or a group."""
 
 SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing."""
@@ -76,11 +76,11 @@ ALSO: Final[dict[Role, frozenset[type]]] = {
     Role.OPERATOR: frozenset(route.command for route in ROUTES if route.role is Role.READER)
     | {c.Death, c.DueIn, c.SealGroup, c.SetSchedule, r.RemovePresence},
 }
-"""By role, commands that it includes besides those of the routes that are for it."""
+"""The commands that each role includes besides those of the routes that are for it."""
 
 
 def roles_for(command: c.Command[Any]) -> frozenset[Role]:
-    """Those of which a key needs one."""
+    """Return the roles of which a key needs one."""
     kind = type(command)
     found = {BY_COMMAND[kind].role, *(role for role, also in ALSO.items() if kind in also)}
     match command:

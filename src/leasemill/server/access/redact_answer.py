@@ -1,4 +1,4 @@
-"""What a key for some queues sees of an answer: nothing of other queues.
+"""Redacts an answer for a key for some queues: it sees nothing of other queues.
 
 A list that would be cut short by that is filled from the pages behind, so that whoever pages through it does not stop
 too early.
@@ -26,7 +26,7 @@ from leasemill.wire import requests as r
 
 PAGE: Final = 100
 MEMBERS_SEEN: Final = 20
-"""Of a group, to find out which queues it is for."""
+"""The number of a group's members that are read to find out which queues it is for."""
 ON_QUEUES: Final = frozenset({Verb.PAUSE, Verb.RESUME, Verb.SET_POLICY})
 
 Steps: TypeAlias = Generator[Command[Any], Any, Any]
@@ -34,10 +34,10 @@ Keep: TypeAlias = Callable[[Any], Generator[Command[Any], Any, Any | None]]
 
 
 class JobQueues(Command[dict[str, str]], frozen=True):
-    """In which queue each of these jobs is; those that are unknown are left out. Asked by access rules alone.
+    """The queue of each of these jobs; those that are unknown are left out. Asked by access rules alone.
 
-    `may_be_old`: whoever runs the steps may answer from memory. A job's queue never changes; but its id may be given to
-    another job when it was purged."""
+    `may_be_old`: the caller that runs the steps may answer from memory. A job's queue never changes; but its id may be
+    given to another job when it was purged."""
 
     job_ids: Sequence[str]
     may_be_old: bool = False
@@ -88,7 +88,7 @@ def _part(key: AccessKey, scope: Scope, command: Command[Any], answer: Any) -> S
 
 
 def _filled(command: Any, keep: Keep, cursor: Callable[[Any], Any]) -> Steps:
-    """As many as were asked for, if there are as many that the key may see."""
+    """Return as many as were asked for, if there are as many that the key may see."""
     found: list[Any] = []
     query = replace(command, limit=max(command.limit, PAGE))
     while True:
@@ -123,7 +123,8 @@ def _has_schedule(scope: Scope, schedule: Schedule) -> bool:
 
 
 def _has_action(key: AccessKey, scope: Scope, action: Action) -> bool:
-    """What the key itself did, and what was done to its queues: of other targets the queue is not on record."""
+    """Return True for what the key itself did, and what was done to its queues; other targets have no queue on
+    record."""
     return action.by == key.name or (action.verb in ON_QUEUES and scope.has(action.target))
 
 

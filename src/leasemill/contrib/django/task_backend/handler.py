@@ -35,7 +35,7 @@ class UnsupportedReturn(Fail, TypeError):
 
 
 def handler_of(task: Any, sender: type) -> Callable[..., Any]:
-    """What a worker runs for a task."""
+    """Return the handler that a worker runs for a task."""
 
     def run(ctx: Context, args: list[Any], kwargs: dict[str, Any]) -> Any:
         result = _begun(task, ctx, args, kwargs, app.store.job(ctx.job_id) if ctx.attempt > 1 else None)
@@ -99,7 +99,7 @@ def _succeeded(result: Any, value: object) -> None:
 
 
 def _ended(result: Any, ctx: Context, error: BaseException) -> bool:
-    """Whether it failed for good; the result shows it then."""
+    """Return True if it failed permanently; the result shows it then."""
     if isinstance(error, Release | Throttled | LeaseLost | asyncio.CancelledError) or ctx.lost.is_set():
         return False
     kind = TypeError if isinstance(error, UnsupportedReturn) else type(error)

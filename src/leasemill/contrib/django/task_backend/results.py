@@ -39,7 +39,8 @@ _payload: Final = msgspec.json.Decoder(Payload).decode
 
 
 def new_result(task: Any, alias: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Of a task that is about to be enqueued. Refuses what is not JSON with a TypeError, as Django does."""
+    """Return the result of a task that is about to be enqueued. Refuses what is not JSON with a TypeError, as Django
+    does."""
     return TaskResult(
         task=task,
         id="",
@@ -57,7 +58,7 @@ def new_result(task: Any, alias: str, args: Sequence[Any], kwargs: dict[str, Any
 
 
 def result_of(job: Job, task: Any, alias: str) -> Any:
-    """What the store knows of a task."""
+    """Return the result of a task, as the store knows it."""
     given = _payload(job.spec.payload)
     attempts = [one for one in job.executions if _was_attempted(one)]
     result = TaskResult(
@@ -92,7 +93,7 @@ def instant(at: int) -> datetime:
 
 
 def _was_attempted(one: Execution) -> bool:
-    """Not a claim that was given back."""
+    """Return False for a claim that was released."""
     return not (one.status is ExecutionStatus.ABORTED and one.reason is AbortReason.RELEASED)
 
 
@@ -114,7 +115,7 @@ def _end_of(job: Job) -> datetime | None:
 
 
 def _errors(job: Job) -> list[Any]:
-    """One for each attempt that failed, and one for an end that no attempt reported."""
+    """Return an error for each failed attempt, and one for an end that no attempt reported."""
     found = [
         task_error(one.error) for one in job.executions if one.reason is AbortReason.FAILED and one.error is not None
     ]
@@ -128,7 +129,7 @@ def _errors(job: Job) -> list[Any]:
 
 
 def task_error(text: str) -> Any:
-    """Of a stored error, whose first line names the class and the message; the frames follow."""
+    """Return Django's form of a stored error: its first line names the class and the message; the frames follow."""
     first, _, rest = text.partition("\n")
     frames = f"Traceback (most recent call last):\n{rest}\n" if rest else ""
     return TaskError(exception_class_path=_class_path(first), traceback=f"{frames}{first}\n")

@@ -17,7 +17,7 @@ LEAST_PRIORITY: Final = -100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeasemillTask(Task):
-    """A Task with options of its own; what is left out is taken from the backend's OPTIONS.
+    """A Task with additional options; what is left out is taken from the backend's OPTIONS.
 
     `lane`: the parameter whose value is the lane's key. `unique`: one task at a time for the same arguments.
     """
@@ -31,7 +31,7 @@ class LeasemillTask(Task):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeasemillTaskContext(TaskContext):
-    """What a task with `takes_context=True` gets: Django's context, and the run's own."""
+    """The context of a task with `takes_context=True`: Django's, and the run's."""
 
     run: Context
     """For `with context.run.commit() as tx`, the progress, and whether the lease is lost."""
@@ -45,7 +45,7 @@ def job_priority(priority: int) -> int:
 
 
 def parameters_of(task: Any) -> inspect.Signature:
-    """What a caller of the task passes."""
+    """Return the parameters that a caller of the task passes."""
     signature = inspect.signature(task.func)
     if not task.takes_context:
         return signature
