@@ -17,9 +17,9 @@ from starlette.responses import HTMLResponse, Response
 from leasemill.dashboard import forms
 from leasemill.dashboard.actions import ACTIONS
 from leasemill.dashboard.jinja_environment import assets, context_urls, digest_of, environment
-from leasemill.dashboard.navigation import SECTIONS, badges
 from leasemill.dashboard.page_cache import PageCache
 from leasemill.dashboard.page_types import Page, PageContext
+from leasemill.dashboard.pages import SECTIONS, badges
 from leasemill.dashboard.sampler import Sampler
 
 P = ParamSpec("P")

@@ -1,4 +1,4 @@
-"""The table of pages: one row for each, in the order of the navigation."""
+"""The table of pages, in the order of the navigation, and the numbers that stand beside them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from leasemill.dashboard.pages import (
     leases,
     limits,
     overview,
-    queue,
     queues,
     refusals,
     schedules,
     workers,
 )
+from leasemill.dashboard.sampler import Sample
+from leasemill.kernel.model import JobState
 
 PAGES: Final[tuple[Page, ...]] = (
     overview.PAGE,
@@ -37,7 +38,31 @@ PAGES: Final[tuple[Page, ...]] = (
     limits.PAGE,
     audit.PAGE,
     job.PAGE,
-    queue.PAGE,
+    queues.ONE,
     bulk_actions.PAGE,
     bulk_actions.ONE,
 )
+
+
+def _sections() -> dict[str, list[Page]]:
+    found: dict[str, list[Page]] = {}
+    for page in PAGES:
+        if page.section is not None:
+            found.setdefault(page.section, []).append(page)
+    return found
+
+
+SECTIONS = _sections()
+
+
+def badges(sample: Sample | None) -> dict[str, int]:
+    """Numbers that are worth a look from every page, by the page's name; nothing where there is none."""
+    if sample is None:
+        return {}
+    found = {
+        "jobs": sample.totals.counts[JobState.READY] + sample.totals.counts[JobState.LEASED],
+        "leases": sample.totals.counts[JobState.LEASED],
+        "failures": sample.failed,
+        "workers": sample.live_workers,
+    }
+    return {name: count for name, count in found.items() if count}

@@ -1,4 +1,7 @@
-"""Queues: how much waits in each, since when, how fast it drains, and what is set for it."""
+"""Queues: how much waits in each, since when, how fast it drains, and what is set for it; and one queue.
+
+The page of one queue reads its own limit too, so that what an operator has just set is shown at once.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,13 @@ import msgspec
 from msgspec import Struct
 
 from leasemill.dashboard.page_types import Page, PageContext
-from leasemill.dashboard.sampler import QUEUES_SHOWN, Sample
+from leasemill.dashboard.sampler import QUEUES_SHOWN, Sample, Worked
+from leasemill.errors import NotFound
 from leasemill.kernel.commands import LimitView, QueueView
 from leasemill.kernel.model import QUEUE_LIMIT, SECOND, JobState, Policy
 from leasemill.operator.wording import span
+
+WORKERS_SHOWN: Final = 50
 
 
 class QueueOnPage(Struct, frozen=True):
@@ -86,4 +92,33 @@ def seconds_of(us: int | None) -> str:
     return "" if us is None else f"{us / SECOND:g}"
 
 
+def read_one(context: PageContext) -> Mapping[str, Any]:
+    name = context.asked("name")
+    if name is None:
+        raise NotFound("No queue is named in this address.")
+    view = context.once(("queue", name), lambda: context.queue(name))
+    sample = context.sample
+    workers = [] if sample is None else serving(sample, name)
+    return {
+        "title": name,
+        "row": None if sample is None else on_page(sample, view, sum(claims(one) for one in workers)),
+        "arrived": None if sample is None else sample.queue_arrivals.get(name),
+        "limit": context.store.limit(QUEUE_LIMIT + name, limit=1),
+        "limit_name": QUEUE_LIMIT + name,
+        "workers": workers[:WORKERS_SHOWN],
+        "worker_count": len(workers),
+    }
+
+
+def serving(sample: Sample, queue: str) -> list[Worked]:
+    """Workers that name the queue among theirs; those that claim from it now come first."""
+    found = (one for one in sample.workers if queue in one.record.queues)
+    return sorted(found, key=lambda one: (not claims(one), one.record.worker))
+
+
+def claims(one: Worked) -> bool:
+    return not one.is_stale and one.record.claims
+
+
 PAGE: Final = Page("queues", "/queues", "Queues", "queues.html", read, section="Now", is_sampled=True)
+ONE: Final = Page("queue", "/queue", "Queue", "queue.html", read_one)
