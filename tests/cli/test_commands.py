@@ -195,7 +195,7 @@ def test_jobs_are_listed_newest_first_or_oldest_first_page_by_page(order: tuple[
     assert [job["id"] for job in first["jobs"] + rest["jobs"]] == ids[::step]
     assert rest["cursor"] is None
     page = leasemill("jobs", "list", *order, "--limit", "3")
-    assert page.stderr == f"there may be more: {' '.join((*order, '--cursor'))} {first['cursor']}\n"
+    assert page.stderr == f"next page: {' '.join((*order, '--cursor'))} {first['cursor']}\n"
 
 
 def test_a_job_that_is_not_due_is_shown_as_scheduled() -> None:
@@ -372,7 +372,7 @@ def test_workers_and_health_show_slots_whose_handlers_do_not_return(project: Pat
 def test_stats_name_queues_with_due_jobs_that_no_worker_serves(project: Path) -> None:
     enqueue("send", "--args", '{"to": "ann"}')
     enqueue("crunch", "--args", '{"number": 1}')
-    line = "queues with due jobs and no worker: mail (1 job), slow (1 job) (see `leasemill workers`)"
+    line = "no worker serves: mail (1 job), slow (1 job) (see `leasemill workers`)"
     assert line in leasemill("stats").output
     quiet = WorkerOrder("", Order.QUIET, 0, "ada", "why")
     record = WorkerRecord("w1", "host", 7, 0.0, 10.0, 2.0, {"mail": 1, "slwo": 1}, 2, False, [], {})
@@ -382,12 +382,12 @@ def test_stats_name_queues_with_due_jobs_that_no_worker_serves(project: Path) ->
             ("mail", True),
             ("slow", False),
         ]
-        assert "queues with due jobs and no worker: slow (1 job) (see" in leasemill("stats").output
+        assert "no worker serves: slow (1 job) (see" in leasemill("stats").output
         for idle in (replace(record, order=quiet), replace(record, is_stopping=True)):
             store.presence.publish("w1", encode_record(idle))
             assert line in leasemill("stats").output
         store.pause("slow", by="ada", reason="why")
-        assert "queues with due jobs and no worker: mail (1 job) (see" in leasemill("stats").output
+        assert "no worker serves: mail (1 job) (see" in leasemill("stats").output
 
 
 def test_a_queue_that_no_worker_serves_may_be_a_typo() -> None:

@@ -182,7 +182,7 @@ def test_stats_name_the_schedules_that_are_late_but_for_paused_ones(store: Store
     found = document("stats")["late_schedules"]
     assert list(found) == ["clean_up"]
     assert found["clean_up"]["late_us"] > 365 * DAY
-    assert "schedules that are late: clean_up (" in invoke("stats").output
+    assert "late schedules: clean_up (" in invoke("stats").output
     invoke("cron", "pause", "clean_up", *WHY)
     assert document("stats")["late_schedules"] == {}
     assert "late" not in invoke("stats").output

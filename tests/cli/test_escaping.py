@@ -74,4 +74,4 @@ def test_progress_in_the_list_of_workers_has_no_controls(store: Store) -> None:
     running = [RunningJob("job", "send", 1, 2.0, 1, 2, HOSTILE)]
     record = WorkerRecord("w1", "host", 7, 0.0, 0.0, 60.0, {"mail": 1}, 1, False, running, {})
     store.presence.publish("w1", encode_record(record))
-    assert f"w1 has run send job for 2.0 s: 1/2 {SHOWN}" in leasemill("workers")
+    assert f"w1 has been running send job for 2.0 s (1/2, {SHOWN})" in leasemill("workers")

@@ -109,9 +109,7 @@ def test_an_unknown_limit_is_made_on_request(store: Store) -> None:
 
 def test_a_queue_has_a_limit_of_its_own(store: Store) -> None:
     enqueue(store, "a", "b")
-    assert leasemill("queues", "set", "mail", "--limit", "1", *WHY).output == (
-        "queue mail: no policy of its own, limit 1\n"
-    )
+    assert leasemill("queues", "set", "mail", "--limit", "1", *WHY).output == ("queue mail: no policy, limit 1\n")
     assert len(store.claim("w", ["mail"], 10)) == 1
     explained = leasemill("jobs", "explain", "b").output
     assert "It waits for a place in queue 'mail', whose limit is 1 place: 1 are held." in explained

@@ -43,7 +43,7 @@ COMMANDS = {
     "--debug", is_flag=True, envvar=DEBUG_VARIABLE, help=f"Show tracebacks of errors; also {DEBUG_VARIABLE}=1."
 )
 def main(debug: bool) -> None:
-    """Durable jobs for Python: held by a lease, fenced by a token, applied once.
+    """Durable background jobs for Python.
 
     The store is the one that --url names, then the app's own (for commands that load an app), then LEASEMILL_URL, then
     file:./.leasemill.
@@ -55,7 +55,7 @@ def main(debug: bool) -> None:
       2  usage error: a wrong option, argument or setting
       3  the store is unavailable: try again
       4  the store is damaged or of an unknown format: inspect it first
-      5  worker: every slot was taken by a handler that does not return: restart it
+      5  worker: every slot is stuck in a handler that never returned; restart it
       6  worker: it did not stop within its shutdown timeout
       7  worker: every process kept dying soon after it was started
       70 an unexpected error: run it again with --debug

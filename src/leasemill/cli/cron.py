@@ -36,7 +36,7 @@ def cron() -> None:
 @cron.command("list")
 @on_store
 def list_all(store: Store, as_json: bool) -> None:
-    """List schedules. For each: the last tick and its job's state, the next tick, and how many ticks made no job."""
+    """List schedules. For each: the last tick and its job's state, the next tick, how many ticks enqueued no job."""
     found = schedule_commands.list_schedules(store)
     now, at_work = store.time(), _declared_at_work(store)
     emit_table(
@@ -68,7 +68,7 @@ def list_all(store: Store, as_json: bool) -> None:
 @click.argument("name")
 @on_store
 def show(store: Store, name: str, as_json: bool) -> None:
-    """Show a schedule. Prints its call, how its ticks are handled, and the latest ticks that made no job."""
+    """Show a schedule. Prints its call, how its ticks are handled, and the latest ticks that enqueued no job."""
     schedule = _found(store, name)
     if as_json:
         print_json(_document(store, schedule, _declared_at_work(store)))
@@ -97,7 +97,7 @@ def show(store: Store, name: str, as_json: bool) -> None:
     if _is_declared(schedule, _declared_at_work(store)) is False:
         click.echo(f"\n{NOT_DECLARED}")
     if schedule.skips:
-        click.echo("\nlatest ticks that made no job")
+        click.echo("\nlatest ticks that enqueued no job")
         rows = [(local(schedule, skip.tick_at), skip.reason.value, skip.job_id or "-") for skip in schedule.skips]
         print_table(("tick", "reason", "job in the way"), rows)
 
@@ -112,7 +112,7 @@ def next_ticks(store: Store, name: str, count: int, as_json: bool) -> None:
     spec = schedule.spec
     following = islice(ticks_after(spec.expression, spec.zone, schedule.next_at), count - 1)
     ticks = [schedule.next_at, *following]
-    note = [] if schedule.pause is None else ["paused: ticks make no jobs until it is resumed"]
+    note = [] if schedule.pause is None else ["paused: ticks enqueue no jobs until it is resumed"]
     zone = parse_zone(spec.zone)
     document = {
         "schedule": name,
@@ -132,7 +132,7 @@ def fire(store: Store, name: str, reason: str, by: str, as_json: bool) -> None:
     is_new = isinstance(outcome, c.Enqueued)
     line = f"schedule {name} fired: job {outcome.job_id}"
     if not is_new:
-        line = f"schedule {name} made no job: {outcome.job_id} holds its unique key"
+        line = f"schedule {name} enqueued no job: {outcome.job_id} holds its unique key"
     emit(as_json, {"schedule": name, "job_id": outcome.job_id, "is_new": is_new}, line)
 
 
@@ -140,7 +140,7 @@ def fire(store: Store, name: str, reason: str, by: str, as_json: bool) -> None:
 @click.argument("name")
 @acting_on_store
 def pause(store: Store, name: str, reason: str, by: str, as_json: bool) -> None:
-    """Pause a schedule. Ticks that pass while it is paused make no job, not even later."""
+    """Pause a schedule. Ticks that pass while it is paused enqueue no job, not even later."""
     _found(store, name)
     paused = schedule_commands.pause_schedule(store, name, by=by, reason=reason)
     emit(as_json, _document(store, paused, _declared_at_work(store)), f"schedule {name} paused")
@@ -163,7 +163,7 @@ def resume(store: Store, name: str, reason: str, by: str, as_json: bool) -> None
 @click.argument("name")
 @acting_on_store
 def remove(store: Store, name: str, reason: str, by: str, as_json: bool) -> None:
-    """Remove a schedule. Jobs it has made stay. A worker that starts sets it again if its code declares it."""
+    """Remove a schedule. Its jobs stay. A worker that starts sets it again if its code declares it."""
     _found(store, name)
     removed = schedule_commands.remove_schedule(store, name, by=by, reason=reason)
     emit(as_json, _document(store, removed, _declared_at_work(store)), f"schedule {name} removed")

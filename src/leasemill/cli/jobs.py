@@ -75,7 +75,7 @@ def list_jobs(store: Store, oldest_first: bool, limit: int, cursor: int, as_json
     print_table(("id", "state", "due", "queue", "kind", "lane", "attempts", "updated", "error"), rows)
     if goes_on is not None:
         order = "--oldest-first " if oldest_first else ""
-        click.echo(f"there may be more: {order}--cursor {goes_on}", err=True)
+        click.echo(f"next page: {order}--cursor {goes_on}", err=True)
 
 
 @jobs.command()
@@ -255,6 +255,6 @@ def _how(execution: Execution) -> str:
         lease = "never expires" if execution.expires_at == NEVER else f"expires {instant(execution.expires_at)}"
         return f"{execution.status.value}, lease {lease}"
     if execution.reason is not None:
-        return execution.reason.value + (", for good" if execution.is_final else "")
+        return execution.reason.value + (" permanently" if execution.is_final else "")
     by = execution.ended_by.value if execution.ended_by else "-"
     return execution.status.value if by == "ack" else f"{execution.status.value}, by {by} after its commit"

@@ -86,7 +86,7 @@ def resume(store: Store, queue: str, create: bool, reason: str, by: str, as_json
 @click.option(
     "--on-failure",
     type=click.Choice([choice.value for choice in OnFailure]),
-    help="Whether a lane continues or blocks after a job fails for good.",
+    help="Whether a lane continues or blocks after a job has failed permanently.",
 )
 @click.option("--limit", type=click.IntRange(0), help="How many of its jobs may run at a time, across all workers.")
 @click.option("--clear", is_flag=True, help="Remove everything that was set before, including the limit.")
@@ -131,7 +131,7 @@ def set_queue(
     if clear or asked != Policy():
         store.set_policy(queue, policy, by=by, reason=reason)
     places = _set_limit(store, queue, limit, clear, by, reason)
-    shown = [_shown(policy) or "no policy of its own", *([] if places is None else [f"limit {places:,}"])]
+    shown = [_shown(policy) or "no policy", *([] if places is None else [f"limit {places:,}"])]
     emit(as_json, {"queue": queue, "policy": _policy(policy), "limit": places}, f"queue {queue}: {', '.join(shown)}")
 
 

@@ -125,9 +125,9 @@ def _print(found: dict[str, Any], before: dict[str, Any] | None) -> None:
     click.echo(line)
     waiting = unserved(found["queues"])
     if waiting:
-        click.echo(f"queues with due jobs and no worker: {listed(waiting, UNSERVED_SHOWN)} (see `leasemill workers`)")
+        click.echo(f"no worker serves: {listed(waiting, UNSERVED_SHOWN)} (see `leasemill workers`)")
     if found["stuck_slots"]:
-        click.echo(f"slots taken by handlers that do not return: {found['stuck_slots']} (see `leasemill workers`)")
+        click.echo(f"slots stuck in handlers that never returned: {found['stuck_slots']} (see `leasemill workers`)")
     apart = [f"{worker} ({ahead_or_behind(one['ahead_s'])} it)" for worker, one in found["clocks_apart"].items()]
     if apart:
         click.echo(f"workers whose clock differs from the store's: {listed(apart, CLOCKS_SHOWN)}")
@@ -140,7 +140,7 @@ def _print(found: dict[str, Any], before: dict[str, Any] | None) -> None:
         click.echo(f"full limits with waiting jobs: {listed(full, LIMITS_SHOWN)} (see `leasemill limits list`)")
     late = [f"{name} ({span(one['late_us'])})" for name, one in found["late_schedules"].items()]
     if late:
-        click.echo(f"schedules that are late: {listed(late, SCHEDULES_SHOWN)} (see `leasemill cron list`)")
+        click.echo(f"late schedules: {listed(late, SCHEDULES_SHOWN)} (see `leasemill cron list`)")
     if found["disk"] is not None and found["disk"]["is_full"]:
         click.echo(f"the disk is full: {without_room(found['disk']['needed_bytes'])}")
     groups = found["groups"]

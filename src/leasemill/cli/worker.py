@@ -117,11 +117,11 @@ def worker(
 ) -> None:
     """Run the handlers of MODULE:APP until a signal stops it.
 
-    After SIGTERM or SIGINT it claims no more jobs, waits for running jobs, and gives back the rest. After a second
-    signal it does not wait.
+    After SIGTERM or SIGINT it claims no more jobs, waits for running jobs, and releases the rest. After a second signal
+    it does not wait.
 
     With --processes, --max-jobs or --max-memory a supervisor starts the processes, NAME.1 to NAME.N, and restarts those
-    that die. SIGHUP replaces them one after the other, with new code.
+    that die. SIGHUP replaces them one by one, with new code.
     """
     from leasemill.api import logs  # noqa: PLC0415  (--help must answer before these are imported)
     from leasemill.store.presence import new_worker_id  # noqa: PLC0415

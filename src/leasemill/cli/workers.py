@@ -1,4 +1,4 @@
-"""`leasemill workers`: which workers run, what they run, and orders to them."""
+"""`leasemill workers`: which workers run, what they run, and commands to them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def _list(store: Store, as_json: bool) -> None:
             )
         for job in record.running:
             where = "" if job.pid is None else f" in process {job.pid}"
-            click.echo(f"  {record.worker} has run {job.kind} {job.job} for {job.seconds:.1f} s{where}{_progress(job)}")
+            so_far = f"{job.seconds:.1f} s{where}{_progress(job)}"
+            click.echo(f"  {record.worker} has been running {job.kind} {job.job} for {so_far}")
         for job in record.stuck:
             click.echo(
                 f"  {record.worker} is stuck in {job.kind} {job.job}: attempt {job.attempt} is over, and its handler "
@@ -85,7 +86,7 @@ def _list(store: Store, as_json: bool) -> None:
 
 def ordering(command: Command) -> Command:
     """WORKER, and the options of an order."""
-    wait_option = click.option("--wait", is_flag=True, help="Wait until the worker has obeyed.")
+    wait_option = click.option("--wait", is_flag=True, help="Wait until the worker has done so.")
     return with_options(acting_on_store(command), click.argument("worker"), wait_option)
 
 
@@ -94,8 +95,8 @@ def ordering(command: Command) -> Command:
 def quiet(store: Store, worker: str, wait: bool, reason: str, by: str, as_json: bool) -> None:
     """Ask WORKER to claim no more jobs. Running jobs continue, and the process stays up.
 
-    WORKER is an id, a prefix of one, or the name of a supervisor, which stands for all its processes. It obeys with
-    its next heartbeat, within 2 seconds. With --wait the command returns when its running jobs have ended too.
+    WORKER is an id, a prefix of one, or the name of a supervisor, which stands for all its processes. It takes
+    effect within 2 seconds. With --wait the command returns when its running jobs have ended too.
     """
     _order(store, worker, Order.QUIET, wait, reason, by, as_json)
 
@@ -113,7 +114,7 @@ def resume(store: Store, worker: str, wait: bool, reason: str, by: str, as_json:
 @workers.command()
 @ordering
 def stop(store: Store, worker: str, wait: bool, reason: str, by: str, as_json: bool) -> None:
-    """Ask WORKER to stop, as SIGTERM does. Running jobs may finish within its shutdown timeout; others are given back.
+    """Ask WORKER to stop, as SIGTERM does. Running jobs may finish within its shutdown timeout; others are released.
 
     WORKER is an id, a prefix of one, or the name of a supervisor, which stands for all its processes. A supervisor
     does not restart a process that was stopped this way, and ends when all are stopped. A stop cannot be undone.
@@ -202,4 +203,4 @@ def _progress(job: RunningJob) -> str:
     if job.done is None:
         return ""
     total = "" if job.total is None else f"/{job.total:g}"
-    return f": {job.done:g}{total}{' ' + escaped(job.note) if job.note else ''}"
+    return f" ({job.done:g}{total}{', ' + escaped(job.note) if job.note else ''})"
