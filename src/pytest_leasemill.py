@@ -39,7 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def leasemill(request: pytest.FixtureRequest) -> Iterator[Binder]:
     """`with leasemill(app) as jobs:` binds an app to an empty store whose clock the test moves."""
-    from leasemill.testing.binding import Binder, check_kind  # noqa: PLC0415
+    from leasemill.testing.binding import Binder, check_kind
 
     numbers = count(1)
 
@@ -60,7 +60,7 @@ def leasemill(request: pytest.FixtureRequest) -> Iterator[Binder]:
 @pytest.fixture
 def leasemill_every_crash(leasemill: Binder) -> EveryCrash:
     """`leasemill_every_crash(app, enqueue, effect=..., reset=...)` kills the job at every point."""
-    from leasemill.testing.every_crash import EveryCrash  # noqa: PLC0415
+    from leasemill.testing.every_crash import EveryCrash
 
     return EveryCrash(leasemill)
 
@@ -81,10 +81,10 @@ def leasemill_postgres(leasemill_postgres_schema: PostgresSchema) -> PostgresSch
 @pytest.fixture(scope="session")
 def leasemill_postgres_schema() -> Iterator[PostgresSchema]:
     """The schema of this run, on the server that LEASEMILL_TEST_POSTGRES_URL names, else on a temporary one."""
-    from leasemill.testing.postgres import NoServer  # noqa: PLC0415
+    from leasemill.testing.postgres import NoServer
 
     try:
-        from leasemill.testing.database import postgres_schema  # noqa: PLC0415
+        from leasemill.testing.database import postgres_schema
     except ImportError as error:
         pytest.fail(f'{error}: pip install "leasemill[postgres,testing]"', pytrace=False)
     with ExitStack() as stack:
@@ -105,7 +105,7 @@ class _WithDjango:
         `db` is a parameter because pytest-django reads from the parameters which tests need a test database: requested
         in any other way, it would be the real one. The test's mark says whether it is a transaction.
         """
-        from leasemill.contrib.django.testing import jobs_of_test  # noqa: PLC0415
+        from leasemill.contrib.django.testing import jobs_of_test
 
         with jobs_of_test() as jobs:
             yield jobs
@@ -131,10 +131,10 @@ class _BindsApps:
 
 
 def _loaded(name: str) -> App:
-    from click import UsageError  # noqa: PLC0415
+    from click import UsageError
 
-    from leasemill import Refused  # noqa: PLC0415
-    from leasemill.cli.app_loader import load_app  # noqa: PLC0415
+    from leasemill import Refused
+    from leasemill.cli.app_loader import load_app
 
     try:
         return load_app(name)

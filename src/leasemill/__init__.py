@@ -184,7 +184,7 @@ else:
     _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
     def __getattr__(name):
-        from importlib import import_module  # noqa: PLC0415  (only when a name is first used)
+        from importlib import import_module
 
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -90,14 +90,14 @@ def served(
 ) -> tuple[str, DashboardServer]:
     """The link that signs in, and the server that answers it. `on_sign_in` gets the next link when one was used."""
     try:
-        import uvicorn  # noqa: PLC0415  (an extra)
+        import uvicorn
 
-        from leasemill.api.redaction import SECRET_KEYS  # noqa: PLC0415
-        from leasemill.dashboard import Dashboard, Principal, ViewerRole  # noqa: PLC0415
-        from leasemill.dashboard.access import SignIn  # noqa: PLC0415
-        from leasemill.dashboard.server import DashboardServer  # noqa: PLC0415
-        from leasemill.server.protocol import Connected, guarded  # noqa: PLC0415
-        from leasemill.server.security import affordable  # noqa: PLC0415
+        from leasemill.api.redaction import SECRET_KEYS
+        from leasemill.dashboard import Dashboard, Principal, ViewerRole
+        from leasemill.dashboard.access import SignIn
+        from leasemill.dashboard.server import DashboardServer
+        from leasemill.server.protocol import Connected, guarded
+        from leasemill.server.security import affordable
     except ModuleNotFoundError as error:
         raise Invalid(f"the dashboard needs {error.name}: pip install 'leasemill[server]'") from None
     port = listener.getsockname()[1]

@@ -45,7 +45,7 @@ def migrate(url: str, is_quiet: bool, as_json: bool) -> None:
         _connected(url) as (connection, schema),
         ShownProgress("applied", "migration", is_quiet=is_quiet or as_json) as progress,
     ):
-        from leasemill.store.postgres.admin.migrate import migrate as bring_up_to_date  # noqa: PLC0415  (an extra)
+        from leasemill.store.postgres.admin.migrate import migrate as bring_up_to_date
 
         def reach(done: int, total: int) -> None:
             progress.note = ""
@@ -66,7 +66,7 @@ def migrate(url: str, is_quiet: bool, as_json: bool) -> None:
 def status(url: str, as_json: bool) -> None:
     """Show the version of the tables and missing migrations."""
     with _connected(url) as (connection, schema):
-        from leasemill.store.postgres.admin.migrate import (  # noqa: PLC0415  (psycopg is an extra)
+        from leasemill.store.postgres.admin.migrate import (
             applied,
             is_too_new,
             migrations,
@@ -104,8 +104,8 @@ def check(url: str, rebuild: bool, is_quiet: bool, as_json: bool) -> None:
         _connected(url) as (connection, schema),
         ShownProgress(f"checking schema {schema}", is_quiet=is_quiet or as_json) as progress,
     ):
-        from leasemill.store.postgres.admin import check as checking  # noqa: PLC0415  (psycopg is an extra)
-        from leasemill.store.postgres.admin.durability import durability  # noqa: PLC0415
+        from leasemill.store.postgres.admin import check as checking
+        from leasemill.store.postgres.admin.durability import durability
 
         settings = durability(connection)
         warnings, notes = [*settings.warnings(), *settings.role_warnings()], settings.notes()
@@ -134,11 +134,11 @@ def _connected(url: str) -> Iterator[tuple[psycopg.Connection[Any], str]]:
             f"name one with --url postgresql://user@host/database, or in {URL_VARIABLE}"
         )
     try:
-        import psycopg  # noqa: PLC0415  (an extra)
+        import psycopg
     except ImportError:
         raise Invalid("postgresql:// needs psycopg: pip install 'leasemill[postgres]'") from None
-    from leasemill.store.postgres.driver.errors import meaning, not_let_in, not_reached  # noqa: PLC0415
-    from leasemill.store.postgres.driver.url import network_parameters, parse_url  # noqa: PLC0415
+    from leasemill.store.postgres.driver.errors import meaning, not_let_in, not_reached
+    from leasemill.store.postgres.driver.url import network_parameters, parse_url
 
     conninfo, options = parse_url(url)
     given = {"application_name": "leasemill db", **network_parameters(conninfo)}

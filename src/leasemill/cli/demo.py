@@ -120,8 +120,8 @@ def demo(kind: str | None, url: str | None, count: int, keep: bool, dashboard: b
 @contextmanager
 def _dashboard_of(url: str) -> Iterator[None]:
     """Serve the store's dashboard on a free port: enter when somebody has signed in, leave at Ctrl-C."""
-    from leasemill.cli.dashboard import served  # noqa: PLC0415  (an extra)
-    from leasemill.server.address import bound_socket  # noqa: PLC0415
+    from leasemill.cli.dashboard import served
+    from leasemill.server.address import bound_socket
 
     is_watched = threading.Event()
     with open_store(url) as store, bound_socket(LOOPBACK, 0) as listener:
@@ -183,14 +183,14 @@ def _store_url(kind: str, folder: Path) -> Iterator[str]:
     if missing:
         raise Invalid(f"leasemill demo --store {kind} needs {', '.join(missing)}: pip install 'leasemill[{extras}]'")
     if kind == "http":
-        from leasemill.demo.server import ServerProcess  # noqa: PLC0415  (only for http)
+        from leasemill.demo.server import ServerProcess
 
         for variable in (TOKEN_VARIABLE, TOKEN_FILE_VARIABLE):
             os.environ.pop(variable, None)  # a key of another server: this one would refuse it
         with ServerProcess(f"file:{quote(str(folder / 'jobs'))}", folder / "server.log") as served:
             yield served.url
         return
-    from leasemill.testing.postgres import NoServer, PostgresServer  # noqa: PLC0415  (only for PostgreSQL)
+    from leasemill.testing.postgres import NoServer, PostgresServer
 
     try:
         server = PostgresServer()

@@ -74,7 +74,7 @@ def enqueue(
     the store is unavailable (3). The lines before are enqueued, and the message says which.
     """
     _check_options(file, {"--args": arguments, "--id": job_id, "--unique": unique}, id_field, dry_run)
-    from leasemill.cli.app_loader import load_app  # noqa: PLC0415  (--help must answer before it is imported)
+    from leasemill.cli.app_loader import load_app
 
     loaded = load_app(app, url)
     refuse_memory(loaded.url)
@@ -113,7 +113,7 @@ def _enqueue_lines(
     is_quiet: bool,
     as_json: bool,
 ) -> None:
-    from leasemill.cli import enqueue_file  # noqa: PLC0415  (--help must answer before it is imported)
+    from leasemill.cli import enqueue_file
 
     with enqueue_file.opened(file) as lines:
         source = enqueue_file.Source(lines, file, job, id_field)

@@ -70,7 +70,7 @@ class LazyGroup(click.Group):
         except Exception as error:  # the entry of the command line
             if isinstance(error, OSError) and error.errno == errno.EPIPE:
                 raise  # the reader of the pipe has closed it, as `head` does; click exits quietly
-            from leasemill.store.system import out_of_descriptors  # noqa: PLC0415  (seldom needed)
+            from leasemill.store.system import out_of_descriptors  # seldom needed
 
             sentence = out_of_descriptors(error)
             if sentence is not None:

@@ -98,9 +98,9 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def _print_styled(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> None:
-    from rich.console import Console  # noqa: PLC0415  (slow to import, and only for terminals)
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from rich.console import Console  # slow to import, and only for terminals
+    from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, pad_edge=False, padding=(0, len(GAP), 0, 0), header_style="bold")
     for column in columns:

@@ -85,7 +85,7 @@ class ShownProgress:
         """Print on standard output, above the bar if there is one."""
         with self._lock:
             if self._bar is not None and sys.stdout.isatty():
-                from rich.text import Text  # noqa: PLC0415  (slow to import)
+                from rich.text import Text
 
                 self._bar.console.print(Text(text), soft_wrap=True)
             else:
@@ -136,9 +136,9 @@ class ShownProgress:
 
 
 def _new_bar() -> Bar:
-    from rich.console import Console  # noqa: PLC0415  (slow to import, and only for terminals)
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn  # noqa: PLC0415
-    from rich.table import Column  # noqa: PLC0415
+    from rich.console import Console  # slow to import, and only for terminals
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+    from rich.table import Column
 
     return Progress(
         SpinnerColumn(),

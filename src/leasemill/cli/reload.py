@@ -83,7 +83,7 @@ def _is_ignored(folder: Path) -> bool:
 
 def run_reloading(command: Sequence[str], folders: Sequence[Path]) -> None:
     """Run the command until SIGTERM or SIGINT; restart it when code in these folders changes."""
-    import watchfiles  # noqa: PLC0415  (an extra)
+    import watchfiles
 
     # It logs every change, and the end of a process that could not import the app, which has said so itself.
     logging.getLogger("watchfiles").setLevel(logging.ERROR)

@@ -58,7 +58,7 @@ def arguments_of(context: click.Context) -> list[str]:
 
 def supervise(context: click.Context, name: str) -> int:
     """Run the processes until they are stopped; returns the exit code."""
-    from leasemill.worker.supervisor.supervisor import Processes, Supervisor  # noqa: PLC0415  (--help must be quick)
+    from leasemill.worker.supervisor.supervisor import Processes, Supervisor
 
     given = context.params
     debug = context.find_root().params.get("debug")
@@ -78,7 +78,7 @@ def reload(context: click.Context, name: str) -> None:
 
     What is watched is the app's package or folder, in a framework the working directory, and each --reload-dir.
     """
-    from leasemill.cli import reload  # noqa: PLC0415  (as above)
+    from leasemill.cli import reload
 
     given = context.params
     unfit = [option for option, harmless in NOT_WITH_RELOAD.items() if (given[option] or harmless) != harmless]
@@ -97,8 +97,8 @@ def reload(context: click.Context, name: str) -> None:
 
 def aggregator(address: str | None) -> MetricsAggregator | None:
     """The metrics of its processes, served at this address; None without an address."""
-    from leasemill.worker.exporting.endpoint import Endpoint, parsed_address  # noqa: PLC0415  (as above)
-    from leasemill.worker.supervisor.metrics_aggregator import MetricsAggregator  # noqa: PLC0415  (as above)
+    from leasemill.worker.exporting.endpoint import Endpoint, parsed_address
+    from leasemill.worker.supervisor.metrics_aggregator import MetricsAggregator
 
     if address is None:
         return None

@@ -120,14 +120,14 @@ def serve(
     After SIGTERM or SIGINT, calls that wait return and requests in progress finish. After a second signal it ends at
     once.
     """
-    from leasemill.api import logs  # noqa: PLC0415  (--help must answer before these are imported)
-    from leasemill.store.factory import open_store  # noqa: PLC0415
+    from leasemill.api import logs
+    from leasemill.store.factory import open_store
 
     try:
-        from leasemill.server.limits import ServerLimits  # noqa: PLC0415
-        from leasemill.server.pages import server_app  # noqa: PLC0415
-        from leasemill.server.security import secured  # noqa: PLC0415
-        from leasemill.server.uvicorn_server import new_server  # noqa: PLC0415
+        from leasemill.server.limits import ServerLimits
+        from leasemill.server.pages import server_app
+        from leasemill.server.security import secured
+        from leasemill.server.uvicorn_server import new_server
     except ModuleNotFoundError as error:
         if error.name not in {"httptools", "starlette", "uvicorn"}:
             raise
@@ -180,7 +180,7 @@ def _dashboard(
 ) -> tuple[dict[str, Dashboard], Callable[[], None]]:
     """What to mount, and what to call when the server begins to stop."""
     try:
-        from leasemill.dashboard.mount import PATH, mounted_dashboard  # noqa: PLC0415  (an extra)
+        from leasemill.dashboard.mount import PATH, mounted_dashboard
     except ModuleNotFoundError as error:
         raise Invalid(f"the dashboard needs {error.name}: pip install 'leasemill[server]'") from None
     dashboard = mounted_dashboard(store, redact)

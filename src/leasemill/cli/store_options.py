@@ -140,9 +140,9 @@ def opened(url: str) -> Iterator[Store]:
     """A store that exists: a command that reads must not create one."""
     refuse_memory(url)
     if url.startswith("file:"):
-        from leasemill.store.file.disk import holds_log, unavailable  # noqa: PLC0415  (only for folders)
-        from leasemill.store.file.folder import refuse_foreign  # noqa: PLC0415
-        from leasemill.store.file.options import parse_folder_url  # noqa: PLC0415
+        from leasemill.store.file.disk import holds_log, unavailable
+        from leasemill.store.file.folder import refuse_foreign
+        from leasemill.store.file.options import parse_folder_url
 
         folder = parse_folder_url(url)[0]
         if not holds_log(folder):

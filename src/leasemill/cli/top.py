@@ -85,9 +85,9 @@ def _one_overview(store: Store, interval_s: float, order: QueueOrder) -> Overvie
 
 
 def _print_once(shown: Overview) -> None:
-    from rich.console import Console  # noqa: PLC0415  (slow to import)
+    from rich.console import Console
 
-    from leasemill.cli.top_screen import Notes, Picture  # noqa: PLC0415
+    from leasemill.cli.top_screen import Notes, Picture
 
     console = Console(highlight=False)
     with console.capture() as captured:
@@ -182,8 +182,8 @@ def _keyboard() -> Iterator[int | None]:
     if sys.stdin is None or not sys.stdin.isatty():
         yield None
         return
-    import termios  # noqa: PLC0415  (not on Windows)
-    import tty  # noqa: PLC0415
+    import termios  # not on Windows
+    import tty
 
     keyboard = sys.stdin.fileno()
     before = termios.tcgetattr(keyboard)
@@ -216,8 +216,8 @@ class _Screen:
         self._order = order
 
     def run(self) -> None:
-        from rich.console import Console  # noqa: PLC0415  (slow to import)
-        from rich.live import Live  # noqa: PLC0415
+        from rich.console import Console
+        from rich.live import Live
 
         logging.disable()  # what a store logs would be written across the screen; the notice says it
         signal.signal(signal.SIGTERM, _exit)  # so that the terminal is restored
@@ -253,7 +253,7 @@ class _Screen:
         return True
 
     def _picture(self, *, has_keys: bool) -> Picture:
-        from leasemill.cli.top_screen import Notes, Picture  # noqa: PLC0415  (slow to import)
+        from leasemill.cli.top_screen import Notes, Picture
 
         reader, seen, shown = self._reader, self._reader.seen, None
         now = time.monotonic() if reader.paused_at is None else reader.paused_at

@@ -66,7 +66,7 @@ def wal() -> None:
 @json_option
 def verify(folder: Path, is_quiet: bool, as_json: bool) -> None:
     """Read and replay the whole log, and check every invariant."""
-    from leasemill.store.file.inspect import examine  # noqa: PLC0415  (--help must answer before it is imported)
+    from leasemill.store.file.inspect import examine
 
     with ShownProgress("read", MEGABYTES, is_quiet=is_quiet or as_json) as progress:
         facts = examine(folder, progress.reach)
@@ -101,7 +101,7 @@ def dump(folder: Path, first: int, job: str | None, limit: int | None, as_json: 
 
     With --json, one JSON object per line.
     """
-    from leasemill.store.file.inspect import Examiner  # noqa: PLC0415
+    from leasemill.store.file.inspect import Examiner
 
     examiner = Examiner(folder)
     try:
@@ -125,7 +125,7 @@ def dump(folder: Path, first: int, job: str | None, limit: int | None, as_json: 
 @json_option
 def stats(folder: Path, as_json: bool) -> None:
     """Count jobs, events, segments and bytes."""
-    from leasemill.store.file.inspect import examine  # noqa: PLC0415
+    from leasemill.store.file.inspect import examine
 
     facts = examine(folder)
     if as_json:
@@ -157,7 +157,7 @@ def snapshot(folder: Path, keep_segments: bool, is_quiet: bool, as_json: bool) -
 
     The store then opens from the snapshot instead of reading the older log.
     """
-    from leasemill.store.file.build import build  # noqa: PLC0415
+    from leasemill.store.file.build import build
 
     with ShownProgress("covered", MEGABYTES, is_quiet=is_quiet or as_json) as progress:
         taken = build(folder, keep_segments=keep_segments, seal_first=True, on_progress=progress.reach)
@@ -189,7 +189,7 @@ def clock(folder: Path, is_set: bool, as_json: bool) -> None:
 
 
 def _set_clock(folder: Path, as_json: bool) -> None:
-    from leasemill.store.file.store import FileStore  # noqa: PLC0415
+    from leasemill.store.file.store import FileStore
 
     with FileStore(folder) as store:
         before, machine = store.time(), WallClock().now()
@@ -200,8 +200,8 @@ def _set_clock(folder: Path, as_json: bool) -> None:
 
 
 def _compare_clock(folder: Path, as_json: bool) -> None:
-    from leasemill.store.file.clock import RealMachine  # noqa: PLC0415
-    from leasemill.store.file.inspect import read_clock  # noqa: PLC0415
+    from leasemill.store.file.clock import RealMachine
+    from leasemill.store.file.inspect import read_clock
 
     found = read_clock(folder, RealMachine())
     before, apart_s = json_instant(found.now), None

@@ -123,22 +123,22 @@ def worker(
     With --processes, --max-jobs or --max-memory a supervisor starts the processes, NAME.1 to NAME.N, and restarts those
     that die. SIGHUP replaces them one by one, with new code.
     """
-    from leasemill.api import logs  # noqa: PLC0415  (--help must answer before these are imported)
-    from leasemill.store.presence import new_worker_id  # noqa: PLC0415
+    from leasemill.api import logs
+    from leasemill.store.presence import new_worker_id
 
     worker_id = worker_id or new_worker_id()
     logs.configure_logging(log_format, log_level.upper(), worker_id=worker_id)
     if given["reload_dirs"] and not given["reload"]:
         raise click.UsageError("--reload-dir needs --reload")
     if given["reload"]:
-        from leasemill.cli.run_supervisor import reload  # noqa: PLC0415
+        from leasemill.cli.run_supervisor import reload
 
         reload(context, worker_id)
         return
     if given["control"] is None and any(given[name] for name in SUPERVISED_BY):
-        from leasemill.cli.run_supervisor import supervise  # noqa: PLC0415
+        from leasemill.cli.run_supervisor import supervise
 
         sys.exit(supervise(context, worker_id))
-    from leasemill.cli.run_worker import work  # noqa: PLC0415  (a supervisor does not need it)
+    from leasemill.cli.run_worker import work  # a supervisor does not need it
 
     work(given, worker_id)

@@ -187,9 +187,9 @@ def _is_folder_free(path: Path) -> bool:
 
 def _are_rows_free(url: str, session: str) -> bool:
     """A session between two statements of a transaction keeps its locks; one in a statement will end it by itself."""
-    import psycopg  # noqa: PLC0415  (an extra)
+    import psycopg
 
-    from leasemill.store.postgres.driver.url import parse_url  # noqa: PLC0415  (psycopg is an extra)
+    from leasemill.store.postgres.driver.url import parse_url
 
     question = "select state from pg_stat_activity where application_name = %s and datname = current_database()"
     deadline = time.monotonic() + LOCK_PATIENCE_S

@@ -31,7 +31,7 @@ def listed(names: Sequence[str], most: int = 5) -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A suggestion to append to a message about an unknown name; empty if no known name is similar."""
-    from difflib import get_close_matches  # noqa: PLC0415  (`leasemill --help` must be quick)
+    from difflib import get_close_matches
 
     near = get_close_matches(name, list(known), n=3)
     return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""

@@ -15,19 +15,19 @@ def open_store(url: str) -> Store:
     if scheme == "file" and separator:
         if sys.platform == "win32":
             raise Refused("a file: store needs Linux or macOS: use postgresql://, or memory: for tests")
-        from leasemill.store.file.store import open_folder  # noqa: PLC0415
+        from leasemill.store.file.store import open_folder
 
         return open_folder(url)
     if scheme == "memory" and separator:
-        from leasemill.store.memory import MemoryStore  # noqa: PLC0415
+        from leasemill.store.memory import MemoryStore
 
         return MemoryStore()
     if scheme in {"postgresql", "postgres"} and separator:
-        from leasemill.store.postgres import open_postgres  # noqa: PLC0415
+        from leasemill.store.postgres import open_postgres
 
         return open_postgres(url)
     if scheme in {"http", "https"} and separator:
-        from leasemill.store.http import open_http  # noqa: PLC0415
+        from leasemill.store.http import open_http
 
         return open_http(url)
     if scheme.startswith("postgresql+"):

@@ -85,7 +85,7 @@ def out_of_descriptors(error: BaseException | None) -> str | None:
 
 def _limit() -> str:
     try:
-        import resource  # noqa: PLC0415  (Windows has none)
+        import resource  # Windows has none
     except ImportError:
         return "no more"
     return f"{resource.getrlimit(resource.RLIMIT_NOFILE)[0]:,}"

@@ -89,12 +89,12 @@ class Binder:
                 case "memory":
                     store = MemoryStore(clock, entropy)
                 case "file":
-                    from leasemill.store.file.store import FileStore  # noqa: PLC0415  (not on every platform)
+                    from leasemill.store.file.store import FileStore  # not on every platform
 
                     store = FileStore(self._new_folder(), clock=clock, entropy=entropy)
                 case "postgresql":
                     url = stack.enter_context(self._database_in_use())
-                    from leasemill.testing.uncommitted import TestPostgresStore  # noqa: PLC0415  (needs psycopg)
+                    from leasemill.testing.uncommitted import TestPostgresStore
 
                     # Near the server's own time, which statements in users' transactions go by.
                     clock = ManualClock(time.time_ns() // NANOSECONDS_PER_MICROSECOND)

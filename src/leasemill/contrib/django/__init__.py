@@ -29,7 +29,7 @@ else:
     _HOMES = {"LeasemillBackend": "backend", "LeasemillTask": "task", "LeasemillTaskContext": "task"}
 
     def __getattr__(name):
-        from importlib import import_module  # noqa: PLC0415  (only when a name is first used)
+        from importlib import import_module
 
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -57,7 +57,7 @@ class DjangoApp(App):
             raise WrongSetting(
                 'LEASEMILL has a "DATABASE" beside a "URL" that is not PostgreSQL: leave one of them out'
             )
-        from leasemill.contrib.django.store import DjangoStore  # noqa: PLC0415  (psycopg is an extra)
+        from leasemill.contrib.django.store import DjangoStore
 
         return DjangoStore(self.url, chosen.database)
 

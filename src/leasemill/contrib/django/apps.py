@@ -21,7 +21,7 @@ class LeasemillConfig(AppConfig):
 
     def ready(self) -> None:
         """A job is known when its module is imported: in web processes, which enqueue it, and in workers."""
-        from leasemill.contrib.django import checks  # noqa: F401, PLC0415  (registers them)
+        from leasemill.contrib.django import checks  # noqa: F401  (registers them)
 
         remember_project()
         connection_created.connect(_close_before_a_database_changes, dispatch_uid="leasemill")

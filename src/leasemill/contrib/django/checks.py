@@ -41,7 +41,7 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
 def _check_url(chosen: Configuration) -> None:
     scheme = chosen.store_url.partition(":")[0]
     if scheme in {"postgresql", "postgres"}:
-        from leasemill.store.postgres.driver.url import parse_url  # noqa: PLC0415  (psycopg is an extra)
+        from leasemill.store.postgres.driver.url import parse_url
 
         parse_url(chosen.store_url)
     elif scheme not in {"file", "memory", "http", "https"}:
@@ -68,7 +68,7 @@ def check_tables(app_configs: Any = None, databases: Sequence[str] | None = None
         check_database(chosen.database)
     except ImproperlyConfigured:
         return []  # the other check reports it
-    from leasemill.store.postgres.admin.migrate import migrations  # noqa: PLC0415  (psycopg is an extra)
+    from leasemill.store.postgres.admin.migrate import migrations
 
     wanted = migrations()[-1].version
     try:

@@ -112,7 +112,7 @@ def is_test_environment() -> bool:
 def _schema_in(url: str) -> str:
     if not url.startswith(("postgresql:", "postgres:")):
         return DEFAULT_SCHEMA
-    from leasemill.store.postgres.driver.url import parse_url  # noqa: PLC0415  (psycopg is an extra)
+    from leasemill.store.postgres.driver.url import parse_url
 
     return parse_url(url)[1].schema
 
@@ -138,9 +138,9 @@ def is_same_database(alias: str, url: str) -> bool:
     """Return True if a store's URL leads to the database of an alias, by their addresses."""
     if not url.startswith(("postgresql:", "postgres:")):
         return False
-    from psycopg.conninfo import conninfo_to_dict  # noqa: PLC0415  (an extra)
+    from psycopg.conninfo import conninfo_to_dict
 
-    from leasemill.store.postgres.driver.url import parse_url  # noqa: PLC0415
+    from leasemill.store.postgres.driver.url import parse_url
 
     given = conninfo_to_dict(parse_url(url)[0])
     params = connections[alias].get_connection_params()
@@ -150,7 +150,7 @@ def is_same_database(alias: str, url: str) -> bool:
 def database_url(alias: str, schema: str, options: Mapping[str, Any]) -> str:
     """A store's URL for the database of an alias, with what its settings give libpq."""
     check_database(alias)
-    from psycopg.pq import Conninfo  # noqa: PLC0415  (an extra; Django has its own way to report that it is missing)
+    from psycopg.pq import Conninfo  # an extra; Django has its own way to report that it is missing
 
     connection = connections[alias]
     keywords = {one.keyword.decode() for one in Conninfo.get_defaults()} - {"client_encoding"}

@@ -84,8 +84,8 @@ class _Editor:
     """A schema editor of Django's, for one schema of ours."""
 
     def __init__(self, editor: BaseDatabaseSchemaEditor, schema: str) -> None:
-        from leasemill.store.postgres.admin import locks, migrate  # noqa: PLC0415  (psycopg is an extra)
-        from leasemill.store.postgres.statements import check_schema, statement  # noqa: PLC0415
+        from leasemill.store.postgres.admin import locks, migrate
+        from leasemill.store.postgres.statements import check_schema, statement
 
         check_schema(schema)
         self._locks = locks
@@ -149,7 +149,7 @@ def applied_version(connection: Any, schema: str) -> int:
 
 
 def _sql_version(version: int) -> SqlVersion:
-    from leasemill.store.postgres.admin.migrate import migrations  # noqa: PLC0415  (psycopg is an extra)
+    from leasemill.store.postgres.admin.migrate import migrations
 
     return next(one for one in migrations() if one.version == version)
 

@@ -166,7 +166,7 @@ class _Tables:
     """The tables of the project's store, as the test's transaction sees them."""
 
     def __init__(self, alias: str, url: str) -> None:
-        from leasemill.contrib.django.store import DjangoStore, in_transaction  # noqa: PLC0415  (psycopg is an extra)
+        from leasemill.contrib.django.store import DjangoStore, in_transaction
 
         self.alias = alias
         self._store = DjangoStore(url, alias)
@@ -174,7 +174,7 @@ class _Tables:
 
     @classmethod
     def of_settings(cls) -> _Tables | None:
-        from leasemill.contrib.django.configuration import configuration  # noqa: PLC0415
+        from leasemill.contrib.django.configuration import configuration
 
         chosen = configuration()
         return None if chosen.database is None else cls(chosen.database, chosen.store_url)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def open_http(url: str) -> HttpStore:
     try:
-        from leasemill.store.http.store import HttpStore  # noqa: PLC0415  (an extra)
+        from leasemill.store.http.store import HttpStore
     except ModuleNotFoundError as error:
         if error.name not in {"httptools", "httpx"}:
             raise

@@ -15,6 +15,6 @@ def open_postgres(url: str) -> PostgresStore:
     """The store a URL names; psycopg is imported here and not before."""
     if importlib.util.find_spec("psycopg") is None:
         raise Invalid("postgresql:// needs psycopg: pip install 'leasemill[postgres]'")
-    from leasemill.store.postgres.store import PostgresStore  # noqa: PLC0415  (psycopg is an extra)
+    from leasemill.store.postgres.store import PostgresStore
 
     return PostgresStore(url)

@@ -23,48 +23,48 @@ import pytest
 
 pytest.register_assert_rewrite(*(f"{__name__}.{path.stem}" for path in Path(__file__).parent.glob("[a-z]*.py")))
 
-from leasemill.testing.conformance.acquire import Acquiring  # noqa: E402  (asserts are rewritten at import)
-from leasemill.testing.conformance.async_calls import Awaiting  # noqa: E402
-from leasemill.testing.conformance.audit import Auditing  # noqa: E402
-from leasemill.testing.conformance.chains import Chaining  # noqa: E402
-from leasemill.testing.conformance.claim import Claiming  # noqa: E402
-from leasemill.testing.conformance.death import Dying  # noqa: E402
-from leasemill.testing.conformance.debounce import Debouncing  # noqa: E402
-from leasemill.testing.conformance.ends import Ending  # noqa: E402
-from leasemill.testing.conformance.enqueue import Enqueuing  # noqa: E402
-from leasemill.testing.conformance.execution import Executing  # noqa: E402
-from leasemill.testing.conformance.failure import Failing  # noqa: E402
-from leasemill.testing.conformance.group_changes import Regrouping  # noqa: E402
-from leasemill.testing.conformance.groups import Grouping  # noqa: E402
-from leasemill.testing.conformance.hand_over import Handing  # noqa: E402
-from leasemill.testing.conformance.harness import (  # noqa: E402
+from leasemill.testing.conformance.acquire import Acquiring
+from leasemill.testing.conformance.async_calls import Awaiting
+from leasemill.testing.conformance.audit import Auditing
+from leasemill.testing.conformance.chains import Chaining
+from leasemill.testing.conformance.claim import Claiming
+from leasemill.testing.conformance.death import Dying
+from leasemill.testing.conformance.debounce import Debouncing
+from leasemill.testing.conformance.ends import Ending
+from leasemill.testing.conformance.enqueue import Enqueuing
+from leasemill.testing.conformance.execution import Executing
+from leasemill.testing.conformance.failure import Failing
+from leasemill.testing.conformance.group_changes import Regrouping
+from leasemill.testing.conformance.groups import Grouping
+from leasemill.testing.conformance.hand_over import Handing
+from leasemill.testing.conformance.harness import (
     DurableHarness,
     Harness,
     KeptHarness,
     ReopeningHarness,
 )
-from leasemill.testing.conformance.headers import HeaderFilters  # noqa: E402
-from leasemill.testing.conformance.identity import Identity  # noqa: E402
-from leasemill.testing.conformance.isolation import QueueIsolation  # noqa: E402
-from leasemill.testing.conformance.lanes import Lanes  # noqa: E402
-from leasemill.testing.conformance.lease import Leases  # noqa: E402
-from leasemill.testing.conformance.limit_numbers import LimitNumbers  # noqa: E402
-from leasemill.testing.conformance.limits import Limiting  # noqa: E402
-from leasemill.testing.conformance.operate import Operating  # noqa: E402
-from leasemill.testing.conformance.rates import Rating  # noqa: E402
-from leasemill.testing.conformance.reads import Reading  # noqa: E402
-from leasemill.testing.conformance.recovery import Recovering  # noqa: E402
-from leasemill.testing.conformance.reports import Reporting  # noqa: E402
-from leasemill.testing.conformance.schedules import Scheduling  # noqa: E402
-from leasemill.testing.conformance.ticks import Ticking  # noqa: E402
-from leasemill.testing.conformance.transitions import Transitions  # noqa: E402
-from leasemill.testing.conformance.unique import Uniques  # noqa: E402
-from leasemill.testing.conformance.unique_merge import Merging  # noqa: E402
-from leasemill.testing.conformance.validation import Refusing  # noqa: E402
-from leasemill.testing.conformance.watches import Watching  # noqa: E402
-from leasemill.testing.conformance.worker_commands import Ordering  # noqa: E402
-from leasemill.testing.conformance.worklease import WorkLeases  # noqa: E402
-from leasemill.testing.conformance.worklease_terms import WorkLeaseTerms  # noqa: E402
+from leasemill.testing.conformance.headers import HeaderFilters
+from leasemill.testing.conformance.identity import Identity
+from leasemill.testing.conformance.isolation import QueueIsolation
+from leasemill.testing.conformance.lanes import Lanes
+from leasemill.testing.conformance.lease import Leases
+from leasemill.testing.conformance.limit_numbers import LimitNumbers
+from leasemill.testing.conformance.limits import Limiting
+from leasemill.testing.conformance.operate import Operating
+from leasemill.testing.conformance.rates import Rating
+from leasemill.testing.conformance.reads import Reading
+from leasemill.testing.conformance.recovery import Recovering
+from leasemill.testing.conformance.reports import Reporting
+from leasemill.testing.conformance.schedules import Scheduling
+from leasemill.testing.conformance.ticks import Ticking
+from leasemill.testing.conformance.transitions import Transitions
+from leasemill.testing.conformance.unique import Uniques
+from leasemill.testing.conformance.unique_merge import Merging
+from leasemill.testing.conformance.validation import Refusing
+from leasemill.testing.conformance.watches import Watching
+from leasemill.testing.conformance.worker_commands import Ordering
+from leasemill.testing.conformance.worklease import WorkLeases
+from leasemill.testing.conformance.worklease_terms import WorkLeaseTerms
 
 __all__ = ["ConformanceSuite", "DurableHarness", "Harness", "KeptHarness", "ReopeningHarness"]
 
