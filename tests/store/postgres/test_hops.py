@@ -31,7 +31,7 @@ MOST: Final = {
     "extend": Most(1, 49, 29),
     "commit": Most(4, 74, 77),
     "ack": Most(2, 57, 38),
-    "refused ack": Most(3, 108, 77),
+    "refused ack": Most(3, 108, 78),
 }
 
 
