@@ -115,7 +115,7 @@ class Pipeline(Generic[TicketT]):
         return ticket.answer
 
     async def arun_together(self, *tickets: TicketT) -> None:
-        """One after the other, in one batch if they are not too heavy for it. Each has its answer or its error."""
+        """Run tickets in this order, in one batch if they are not too heavy for it. Each gets its answer or error."""
         futures = [ticket.for_loop() for ticket in tickets]
         with self._guard:
             self._waiting += tickets
@@ -148,7 +148,7 @@ class Pipeline(Generic[TicketT]):
                 leader.join()
 
     def _abandon(self, ticket: TicketT) -> None:
-        """Its caller was interrupted: it must not run any more, nor lead."""
+        """Take out a ticket whose caller was interrupted: it must not run any more, nor lead."""
         with self._guard:
             if ticket in self._waiting:
                 self._waiting.remove(ticket)
@@ -162,6 +162,10 @@ class Pipeline(Generic[TicketT]):
         self._carry_out(batch, own)
 
     def _carry_out(self, batch: list[TicketT], own: TicketT | None) -> None:
+        # The lead is passed before the callers are woken, so that the next batch is decided while this thread wakes the
+        # callers of its own. Whether anybody waits is looked at under the guard, in which callers join: one that comes
+        # now is either found here, or finds that nobody leads and leads itself. The `finally`s are for interrupts: a
+        # batch without a leader, or a caller whom nobody wakes, would wait for ever.
         try:
             self._run_batch(batch)
         finally:
@@ -177,7 +181,7 @@ class Pipeline(Generic[TicketT]):
                     _notify(batch, own)
 
     def _take(self, own: TicketT | None) -> list[TicketT]:
-        """What waits, as much as makes a sensible append; always with `own`."""
+        """Take as many waiting tickets as make a sensible append; always with `own`."""
         batch = [] if own is None else [own]
         left = self._waiting
         if own is not None:
@@ -194,7 +198,8 @@ class Pipeline(Generic[TicketT]):
         return batch
 
     def _pass_lead(self, own: TicketT | None) -> None:
-        """To one that waits, if any: one in a thread rather than one in an event loop."""
+        """Pass the lead to a ticket that waits, if any: to one of a thread rather than of an event loop, since the
+        thread is waiting anyway, and for an event loop one has to be woken besides."""
         with self._guard:
             if own is not None:
                 own.is_leader = False

@@ -85,7 +85,11 @@ class BatchRunner:
         self.is_closed = False
 
     def run(self, batch: list[LogTicket]) -> None:
-        """Decide, append and sync for all of them at once; each gets its answer or its error. Raises no Exception."""
+        """Decide, append and sync for all of them at once; each gets its answer or its error. Raises no Exception.
+
+        The lock is held while the batch is decided and appended, and not while it is synced: meanwhile other processes
+        append, and their next sync finds a part of its work done. So an answer may be computed from events of another
+        process that are not on disk yet; W1 makes it wait until they are, because `position` lies behind them."""
         replica = self._replica
         try:
             if self.is_closed:
@@ -100,7 +104,7 @@ class BatchRunner:
                 if ticket.is_durable or self._expired:
                     log.sync(position)
                     break
-        except LockTimeout as error:
+        except LockTimeout as error:  # nothing was decided: the replica is as good as before
             for ticket in batch:
                 ticket.fail(error)
         except LeasemillError as error:
@@ -128,7 +132,7 @@ class BatchRunner:
             ticket.fail(error)
 
     def _decide_again(self, log: Log, batch: list[LogTicket]) -> int:
-        """When what was read is not the log any more."""
+        """Begin again from the latest snapshot: what was read is not the log any more."""
         for _ in range(SUPERSEDED_TRIES):
             self._replica.drop_state()
             log.forget()
@@ -139,7 +143,10 @@ class BatchRunner:
         )
 
     def _decide(self, log: Log, batch: list[LogTicket]) -> int:
-        """Returns where in the log the answers were decided."""
+        """Returns where in the log the answers were decided. There are three ways, the cheapest first.
+
+        New jobs are appended without knowing the state, by a process that has not read it (W9). Readings are answered
+        from the replica without the lock. All else is decided under the lock, where the state is what the log says."""
         replica = self._replica
         if replica.state is None:
             for ticket in batch:
@@ -160,6 +167,8 @@ class BatchRunner:
             self._keep_up(log, batch[0], tail)
             return log.position
         if are_reads or log.position != tail:
+            # Before the lock is taken, and again while it is waited for: what is read here holds nobody up, and little
+            # is left to read under the lock. The tail was read first, so that a reading sees all before its call.
             log.check_generation()
             replica.catch_up()
         if are_reads and self._answer_unlocked(log, batch, tail):
@@ -168,7 +177,7 @@ class BatchRunner:
             return self._decide_locked(log, batch)
 
     def _keep_up(self, log: Log, ticket: LogTicket, tail: int) -> None:
-        """While others write, for a limited time. Where nobody does, nobody is slowed by reading all."""
+        """Catch up: for a limited time while other processes write, and to the end where none does."""
         now_s = time.monotonic()
         if tail != self._tail_seen:
             self._tail_seen, self._tail_moved_at_s = tail, now_s
@@ -179,8 +188,8 @@ class BatchRunner:
         ticket.answer = None if pulse is None or log.position >= tail else Pulse(*pulse)
 
     def _answer_unlocked(self, log: Log, batch: list[LogTicket], tail: int) -> bool:
-        """Readings, if nothing has to be recorded before them. They see all that was appended before they were made,
-        and need no more: whoever reads beside a busy process must not stop it by taking the lock."""
+        """Answer readings, if nothing has to be recorded before them. They see all that was appended before the call,
+        and need no more: a process that reads beside a busy one must not stop it by taking the lock."""
         if all(ticket.command is None for ticket in batch):
             return True
         if not log.has_read(tail) or self._has_overdue(log) or not log.disk.is_there:
@@ -190,6 +199,8 @@ class BatchRunner:
 
     def _decide_locked(self, log: Log, batch: list[LogTicket]) -> int:
         replica = self._replica
+        # Nobody else appends from here on. Since this process last read, others may have appended, a sync may have
+        # failed, or the previous holder may have died while it wrote: `check` and `catch_up` deal with all three.
         if not log.is_up_to_date:
             log.check()
             replica.catch_up()
@@ -216,11 +227,13 @@ class BatchRunner:
             events += self._prune(log, state)
         if not events:
             return log.position
+        # One frame for the whole batch, with what retention forgets: a torn write keeps all of it or nothing.
         position = log.append(events, state.format, may_use_reserve=not any(map(_takes_room, batch)))
         if now_s - self._pulse_at_s >= PULSE_EVERY_S:
             self._pulse_at_s = now_s
             leased = sum(queue.counts[JobState.LEASED] for queue in state.queues.values())
             log.control.publish_pulse(state.seq, state.fence, leased, position)
+        # Before the sync: a waiter that is woken now reads the job by a call of its own, and that waits for a sync.
         if self._waiters.ends.waiters:
             self._waiters.ends.observe(events)
         for ticket in batch:
@@ -258,8 +271,8 @@ class BatchRunner:
         return self._machine.since_boot_ns() // 1_000 + log.manifest.clock.offset_us
 
     def _append_unread(self, log: Log, batch: list[LogTicket]) -> int | None:
-        """W9: jobs with new ids need no replica: they are appended as they are. None: one of their queues may be
-        used with acquire (I7), or leases of an earlier boot are to be ended (W10), which takes a replica."""
+        """W9: append jobs with new ids as they are; they need no replica. Returns None if they do need one: a queue may
+        be used with acquire (I7), or leases of an earlier boot are to be ended (W10)."""
         if log.manifest.clock.boot_id != log.boot_id:
             return None
         if log.page[FULL]:
@@ -322,7 +335,7 @@ class BatchRunner:
             self._record(log, state, events)
 
     def _record(self, log: Log, state: State, events: Sequence[AnyEvent]) -> int:
-        """Append what nobody asked for."""
+        """Append events that no call asked for."""
         position = log.append(events, state.format)
         self._expired += expirations(state, events)
         self._waiters.ends.observe(events)

@@ -1,7 +1,9 @@
 """The control page: a few numbers that all processes of a boot share in memory, in the lock file.
 
-Written under the lock, except the mark of a failed sync. It holds nothing that the log does not: it is written afresh
-after a boot. The log reads and writes the numbers directly, by the indexes below.
+Written under the lock, except the mark of a failed sync. It holds nothing that the log does not, and is never synced:
+it is written afresh after a boot. It exists because a process that takes the lock has to know, without reading a file,
+what others did since it last had it: where the log ends, whether the manifest was replaced, whether a sync failed. The
+log reads and writes the numbers directly, by the indexes below.
 """
 
 from __future__ import annotations
@@ -73,14 +75,15 @@ class Control:
         return bytes(self.folder)
 
     def publish_pulse(self, seq: int, fence: int, leased: int, position: int) -> None:
-        """Whoever reads it meanwhile, without the lock, does not get a mixture."""
+        """Publish numbers for processes that do not take the lock. PULSE_AT is cleared before they change and set
+        after: a reader that finds one position before and after it has read them knows that they belong together."""
         page = self.page
         page[PULSE_AT] = 0
         page[PULSE], page[PULSE + 1], page[PULSE + 2] = seq, fence, leased
         page[PULSE_AT] = position
 
     def pulse_behind(self, position: int) -> tuple[int, int, int] | None:
-        """What was published last, if that was behind this position; needs no lock."""
+        """Return the numbers published last, if they were behind this position. It needs no lock."""
         page = self.page
         published_at = page[PULSE_AT]
         seq, fence, leased = page[PULSE], page[PULSE + 1], page[PULSE + 2]

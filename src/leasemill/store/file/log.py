@@ -70,6 +70,9 @@ class LogLock:
             except TimeoutError:
                 log.wait_for_lock(self.meanwhile)
             page, control = log.page, log.control
+            # `flock` tells nothing of the previous holder, the control page does. One that released the lock knowing
+            # that the log ends at the tail left its number in LOOKED and then in LAST; one that died, or failed, left
+            # 0. LAST is cleared at once, so that the next holder finds 0 if this process dies in here.
             last = page[LAST]
             page[LAST] = 0
             page[HOLDER] = control.process_id
@@ -89,8 +92,9 @@ class LogLock:
             raise
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        """Whoever does not know that the log ends at the tail, because it has neither looked nor found that the one
-        before it knew, does not let the next one believe it: behind it may be the frame of a process that died."""
+        """Release the lock, and let the next holder know where the log ends if this one knows it. It does not if it
+        has neither looked nor found that its predecessor knew: then the frame of a process that died may be behind
+        the tail, and the next holder has to look."""
         log = self._log
         try:
             if error is None and log.knows_tail:
@@ -146,6 +150,8 @@ class Log(Writer):
         return self._lock
 
     def wait_for_lock(self, meanwhile: Callable[[], bool] | None) -> None:
+        """Wait as long as the folder's timeout allows, catching up between tries: what the holder appends is read while
+        it still holds the lock, and not under the lock of this process, where others would wait for it."""
         until = time.monotonic() + self._lock_timeout_s - self.first_wait_s
         while time.monotonic() < until:
             while meanwhile is not None and meanwhile():
@@ -254,6 +260,8 @@ class Log(Writer):
             self._rotate(length, FOR_REPORTS if may_use_reserve else NO_RESERVE)
             offset = SEGMENT_HEADER_BYTES
         assert self.file is not None
+        # If the write fails or this process dies in it, the tail on the page is older than the file: not known, so that
+        # the next holder of the lock looks. The frame counts for readers once it is whole, for the page a moment later.
         self.knows_tail = False
         self.file.write(offset, frame_bytes(Kind.EVENTS, self.position, self.synced_to, body, version))
         self.position += length
@@ -269,6 +277,8 @@ class Log(Writer):
                 self.file.sync()
             except OSError as error:
                 raise self.poison(error) from error
+        # Looked at after the sync, because the mark is set without the lock. Where a sync has failed in any process,
+        # the system may count the lost pages as clean, and the success of this one says nothing about them.
         if self.page[POISONED] or self.page[GENERATION] != self.manifest.generation:
             raise Unavailable(f"a sync of {self.disk.where} failed in another process; repeat the call")
         self.synced_to = max(self.synced_to, position)

@@ -37,6 +37,8 @@ def look_first(log: Writer, *, may_create: bool = False) -> None:
     log.manifest = manifest or log.create()
     if log.control.is_current:
         return
+    # The page is of an earlier boot, or empty: nobody knows where the log ends. The segments before the last were
+    # synced before the last was named (W6), so only that one is read.
     log.go_to(log.manifest.last.first)
     for _ in log.read_new():
         pass
@@ -44,6 +46,7 @@ def look_first(log: Writer, *, may_create: bool = False) -> None:
         cut_tail(log)  # zeros, then remains
     _remove_strays(log)
     log.disk.sync_folder()
+    # Last: a process that dies before this leaves a page that is not current, and the next one does it all again.
     log.control.begin(log.manifest.generation, log.segment.first, log.position)
     log.knows_tail = True
 
@@ -60,6 +63,9 @@ def _remove_strays(log: Writer) -> None:
 def cut_tail(log: Writer, *, is_short_of_end: bool = False) -> None:
     """W3: at the log's position no whole frame follows. Behind everything known to be synced that is a torn tail: cut
     and wiped. Before it, or before the end that others wrote, data is damaged: refuse."""
+    # Pages reach the disk in any order: after a crash of the machine a gap may be followed by whole frames, of which
+    # none was acknowledged. But each frame carries the position up to which its writer knew the log to be synced: if
+    # one of them says that the gap was, then the gap was on disk once, and has been damaged since.
     content = log.rest()
     behind = list(whole_frames_behind(content, 1, log.position))
     synced_to = max([log.synced_to, *(frame.synced_to for frame in behind)])
@@ -69,6 +75,8 @@ def cut_tail(log: Writer, *, is_short_of_end: bool = False) -> None:
             f"(position {log.position}): the log goes on behind it, so this is not a torn write. "
             "Nothing was changed. Restore the folder from a backup, or look with: leasemill wal verify"
         )
+    # Wiped, because a frame is accepted if it lies at its own position: an old one that is left here could be taken for
+    # a part of the log once that has grown up to it.
     assert log.file is not None
     left = len(content.rstrip(b"\0"))
     log.file.write(log.offset, bytes(left))
@@ -100,11 +108,14 @@ def rewrite_unsynced(log: Writer) -> None:
         raise Unavailable(
             f"the disk under {log.disk.where} still fails ({error.strerror}); check it, then repeat the call"
         ) from error
+    # The manifest ends the old segment where the new one begins, so nobody reads on in it. The generation rises, so
+    # every process finds that what it has read is superseded, and begins again.
     last = manifest.last
     segments = manifest.segments[:-1]
     if synced_to > last.first:
         segments = (*segments, Segment(last.name, last.first, synced_to))
     log.replace_manifest(replace(manifest, generation=generation, segments=(*segments, segment)))
+    # The mark goes last: if this process dies before, the next one under the lock recovers the folder again.
     page = log.page
     page[SEGMENT] = synced_to
     page[TAIL] = synced_to + whole

@@ -152,6 +152,9 @@ def take_snapshot(
     """Cover every sealed segment with a new snapshot; None if there is nothing to cover or another process does it.
     `seal_first`: cover the last segment too, as a command does, which waits for a builder that a store has started.
     `on_progress`: in bytes of the log that are covered."""
+    # Builders exclude each other by a lock of their own. Writers go on meanwhile: a builder reads sealed segments,
+    # which nobody changes, and takes the folder's lock only to name what it has written. Its state is its own, read
+    # from the snapshot before, so any process can be a builder; a store starts a child for it.
     with (folder / BUILDER_LOCK).open("w") as guard:
         if not _is_alone(guard, OTHER_BUILDER_S if seal_first else 0.0):
             return None
@@ -183,6 +186,8 @@ def take_snapshot(
                 )
             log.measure_room()
             snapshot = write_snapshot(disk, log.space, state, latest_at, target)
+        # Named first, removed afterwards: killed in between, this leaves files that no manifest names, and the first
+        # look of the next boot removes them. Processes that have one of them open read on in it, or begin again (W8).
         with log.locked():
             gone = log.adopt(snapshot)
         for name in gone:
@@ -192,7 +197,7 @@ def take_snapshot(
 
 
 def _is_alone(guard: TextIO, wait_s: float) -> bool:
-    """Whether no other builder is at work, or has ended within this time. The lock goes with the file's closing."""
+    """Whether no other builder is at work, or the other ends within this time. Closing the file releases the lock."""
     until_s = time.monotonic() + wait_s
     while True:
         try:

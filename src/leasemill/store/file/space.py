@@ -69,6 +69,8 @@ class Space:
     def write_segment(self, segment: Segment, frame_bytes: int, reserves: Reserves) -> None:
         """Write a segment's file, not named yet, with room for a frame of this size. Made from the spare if there is
         one; that is renamed first, since others may replace it at any time."""
+        # A spare is a file of zeros, allocated and synced, so that using it costs one small write while the folder is
+        # locked. Another process may have made it smaller than this frame needs: then the file is made anew.
         made, header = f"{segment.name}.new", segment_header(segment.first)
         needed = SEGMENT_HEADER_BYTES + frame_bytes + SEAL_BYTES
         with suppress(FileNotFoundError):
@@ -140,7 +142,7 @@ class Space:
             self._mark(is_full=True)
 
     def _has_reserves(self) -> bool:
-        """Make them whole if there is room; returns whether they are."""
+        """Make the reserves whole if there is room; returns whether they are."""
         try:
             self._disk.allocate(RESERVE, self.report_bytes + self._manifest_bytes)
             self._disk.allocate(SNAPSHOT_RESERVE, self.snapshot_bytes)
@@ -151,7 +153,7 @@ class Space:
         return True
 
     def take_back(self, name: str, size: int) -> None:
-        """What was given up for a file that was removed again, if nobody has taken it meanwhile."""
+        """Reserve again what was given up for a file that was removed, unless other programs have taken it."""
         try:
             self._disk.allocate(name, size)
         except OSError as error:
@@ -164,8 +166,10 @@ class Space:
             self._disk.shrink(SNAPSHOT_RESERVE, self.snapshot_bytes)
 
     def from_reserve(self, write: Callable[[], ResultT], needed_bytes: int, reserves: Reserves) -> ResultT:
-        """Call `write`, with as much of the reserves given up as it needs. Repeated as long as there is some left:
-        other programs may take what was given up."""
+        """Call `write`; while the disk is full, give up as much of the reserves as it needs and call it again.
+
+        The blocks that a reserve gives up are anybody's for a moment, and other programs may take them first. So it is
+        repeated until nothing is left, and `write` must do the same whenever it is called."""
         while True:
             try:
                 return write()

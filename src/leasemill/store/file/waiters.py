@@ -1,4 +1,4 @@
-"""One thread for all who wait in this process: for a job's end (O9), or for a cancelled run (O10).
+"""One thread for all callers of this process that wait: for a job's end (O9), or for a cancelled run (O10).
 
 It starts with the first of them and ends after the last. While somebody waits for an end, the replica catches up after
 every write to the folder: one look at a time, a pause after each, and without the folder's lock, so that writers do
@@ -96,6 +96,8 @@ class FolderWaiters:
         stamped_at = self._stamped_at()
         waited_at = time.monotonic()
         while True:
+            # Whether to go on is decided under the lock, in which `_changed` starts a thread if there is none: a caller
+            # that comes at this moment is either seen here or finds no thread and starts another.
             with self._lock:
                 if self.ends:
                     waited_at = time.monotonic()
@@ -120,11 +122,15 @@ class FolderWaiters:
                     lock_changes.drain()
                     self.cancellations.notify()
                 stamped_at = stamp
+            # Drained before the look, not after: a write that the look just missed makes the descriptor readable again.
+            # If nothing was reported for a second it looks as well: systems without inotify report nothing.
             if log_writes is not None and (log_writes.fd in readable or not readable):
                 log_writes.drain()
                 self._look_for_ends()
 
     def _look_for_ends(self) -> None:
+        # The pause is as long as the look, within bounds: beside a busy folder a process that waits takes about half of
+        # the time for it, and leaves the other half to its own threads.
         began = time.monotonic()
         self._catch_up()
         took_s = time.monotonic() - began
@@ -148,7 +154,8 @@ class FolderWaiters:
 
 
 def _wait(wake_fd: int, log_writes: Inotify | None, lock_changes: Inotify | None, *, is_idle: bool) -> set[int | None]:
-    """Those that have something to read: within a second, unless the system reports all that is waited for."""
+    """Return the descriptors that have something to read. It waits for a second at most, or without a limit if the
+    system reports everything that is waited for."""
     poll = select.poll()
     poll.register(wake_fd, select.POLLIN)
     for watch in (log_writes, lock_changes):
