@@ -30,7 +30,7 @@ KEY: Final = re.compile(r"lm_([0-9a-f]{12})_[0-9a-f]{64}", re.ASCII)
 PATTERN: Final = re.compile(r"[A-Za-z0-9_.:*?-]{1,100}", re.ASCII)
 ALL_QUEUES: Final = ("*",)
 KEYS_KEPT: Final = 1_000
-"""In a store, revoked ones included: a server has all of them in memory."""
+"""The most keys in a store, revoked ones included: a server has all of them in memory."""
 PATTERNS: Final = 100
 
 
@@ -57,19 +57,19 @@ class AccessKeys(Protocol):
     """A place for keys. Called from threads, never from an event loop."""
 
     def version(self) -> str:
-        """Changes when a key is added or revoked; it may change for no reason. Cheap: asked every second."""
+        """Return a text that changes when a key is added or revoked. It may change for no reason. Read every second."""
 
     def all(self) -> list[AccessKey]:
-        """Every key, also those that were revoked, the oldest first."""
+        """List every key, also those that were revoked, the oldest first."""
 
     def add(self, key: AccessKey) -> None:
         """Store a new key; refused if a key that is not revoked has its name."""
 
     def revoke(self, key_id: str, *, at: int, by: str) -> AccessKey | None:
-        """Durable when it returns. The key as it is then: a repeat changes nothing. None: no such key."""
+        """Revoke a key durably, and return it as it is then; a repeat changes nothing. None if there is no such key."""
 
     def use(self, used: Mapping[str, int]) -> None:
-        """By id, when keys were used last. A time before one that is stored changes nothing."""
+        """Record when keys were used last, by id. A time before the one that is stored changes nothing."""
 
 
 def new_key(
@@ -117,7 +117,7 @@ def digest_of(text: str) -> bytes:
 
 
 def id_of(text: str) -> str | None:
-    """The public part of a key; None: that is not a key."""
+    """Return the public part of a key; None if the text is not a key."""
     match = KEY.fullmatch(text)
     return None if match is None else match[1]
 
@@ -135,7 +135,7 @@ def is_authentic(key: AccessKey | None, text: str) -> bool:
 
 
 def with_added(keys: Mapping[str, AccessKey], key: AccessKey) -> dict[str, AccessKey]:
-    """Refused if the name is taken, or there are too many; revoked ones make room, the oldest first."""
+    """Refuse a key whose name is taken, or one too many; revoked ones make room, the oldest first."""
     if any(one.name == key.name and one.revoked_at is None for one in keys.values()):
         raise name_is_taken(key.name)
     kept = dict(keys)
@@ -164,7 +164,7 @@ def used_at(key: AccessKey, at: int) -> AccessKey:
 
 
 class MemoryKeys:
-    """Keys of a store in this process."""
+    """The keys of a store in this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -203,7 +203,7 @@ def in_order(keys: Iterable[AccessKey]) -> list[AccessKey]:
 
 
 class NoKeys:
-    """Of a store that is reached through another process: keys are managed at the store itself."""
+    """The keys of a store that is reached through another process: they are managed at the store itself."""
 
     def version(self) -> str:
         self._refuse()

@@ -64,7 +64,7 @@ class Block:
 
     @property
     def connection(self) -> Any:
-        """The connection whose transaction the commit joins."""
+        """Return the connection whose transaction the commit joins."""
         raise Invalid(
             "tx.execute and tx.connection need a store on PostgreSQL; for a database beside this store write "
             "`with ctx.once(connection)`"
@@ -98,24 +98,24 @@ class Store(StoreOperations):
     since the epoch."""
 
     name = "store"
-    """Where it is, as it may be shown: an absolute folder, or a URL without its password."""
+    """The place of the store, as it may be shown: an absolute folder, or a URL without its password."""
 
     own_url: str | None = None
     """By which a handler's process opens the store for itself, to write in its transactions; None: it asks the worker's
     process."""
 
     keys: AccessKeys = NoKeys()
-    """Of clients of `leasemill serve`; not to be confused with the unique keys of jobs."""
+    """The keys of clients of `leasemill serve`; not to be confused with the unique keys of jobs."""
 
     def __init__(self, entropy: Entropy | None = None, *, has_test_clock: bool = False) -> None:
         self.entropy: Entropy = entropy or SystemEntropy()
         self.has_test_clock = has_test_clock
-        """A test moves its time: it is not compared with the machine's clock."""
+        """A test moves the store's time, so it is not compared with the machine's clock."""
         self.expiries = Expiries()
 
     @abstractmethod
     def watch(self, queues: Sequence[str]) -> Watch:
-        """Something to wait on for new work in these queues."""
+        """Return a watch for new work in these queues."""
 
     @abstractmethod
     def watch_end(self, job_id: str) -> Watch:
@@ -136,7 +136,7 @@ class Store(StoreOperations):
         return None
 
     def room(self) -> DiskRoom | None:
-        """The disk under a folder; None for a store that is not a folder of this machine."""
+        """Return how full the disk under a folder is; None for a store that is not a folder of this machine."""
         return None
 
     def set_clock(self) -> int | None:
@@ -155,18 +155,18 @@ class Store(StoreOperations):
         self.close()
 
     def using(self, connection: object) -> Store:
-        """This store with an enqueue in the transaction of a caller's connection; on PostgreSQL alone."""
+        """Return this store with an enqueue in the transaction of a caller's connection; on PostgreSQL alone."""
         raise Invalid(
             "using(connection) needs a store on PostgreSQL, in the connection's own database; "
             "on another store enqueue without it, after the transaction has committed"
         )
 
     def block(self, lease: c.Lease, seconds_left: float) -> Block:
-        """What surrounds a commit of this lease; its handler may run for `seconds_left`."""
+        """Return what surrounds a commit of this lease, whose handler may run for `seconds_left`."""
         return Block(self)
 
     def joined_block(self, lease: c.Lease, session: object) -> Block:
-        """What surrounds a commit of this lease in the transaction of a caller's session; on PostgreSQL alone."""
+        """Return what surrounds a commit of this lease in a caller's session's transaction; on PostgreSQL alone."""
         raise Invalid(
             "ctx.commit(session) needs a store on PostgreSQL, in the session's own database; for a database beside "
             "this store write `with ctx.once(connection)`"

@@ -22,7 +22,7 @@ AnswerT = TypeVar("AnswerT")
 
 
 class MemoryStore(Store):
-    """A state, a lock, a clock."""
+    """A store in this process: a state, a lock and a clock."""
 
     name = "memory:"
 

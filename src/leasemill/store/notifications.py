@@ -29,7 +29,7 @@ class Signal:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everybody who waits: for a forked child, which has none of them."""
+        """Forget all waiters: a forked child has none of them."""
         self._changed = threading.Condition()
         self._callbacks: set[Callable[[], None]] = set()
 
@@ -46,7 +46,7 @@ class Signal:
 
 
 class SignalWatch:
-    """A place in the signal's count; waiting returns at once if it has moved on since."""
+    """A watch that remembers the signal's count; a wait returns at once if the count has changed since."""
 
     def __init__(self, signal: Signal) -> None:
         self._signal = signal
@@ -85,18 +85,18 @@ class SignalWatch:
         return True
 
     def close(self) -> None:
-        """Nothing is held between waits."""
+        """Do nothing: a watch holds nothing between waits."""
 
 
 class Ends:
-    """The waiters of this process, by job. `on_change` is called when one came or left, outside of every lock."""
+    """The waiters of this process, by job. `on_change` is called, outside of every lock, when one came or left."""
 
     def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
         self._on_change = on_change
         self.reset()
 
     def reset(self) -> None:
-        """Forget every waiter: for a forked child, which has none of them."""
+        """Forget all waiters: a forked child has none of them."""
         self._lock = threading.Lock()
         self.waiters: dict[str, set[Signal]] = {}
 
@@ -108,7 +108,7 @@ class Ends:
             return set(self.waiters)
 
     def watch(self, job_id: str) -> EndWatch:
-        """From now on an end of this job is noticed."""
+        """Return a watch that notices an end of this job from now on."""
         watch = EndWatch(self, job_id)
         with self._lock:
             self.waiters.setdefault(job_id, set()).add(watch.signal)
@@ -120,14 +120,14 @@ class Ends:
             self.notify(ended_jobs(events))
 
     def notify(self, job_ids: Iterable[str]) -> None:
-        """These jobs may have ended."""
+        """Wake the waiters for these jobs, which may have ended."""
         with self._lock:
             woken = [signal for job_id in job_ids for signal in self.waiters.get(job_id, ())]
         for signal in woken:
             signal.notify()
 
     def notify_all(self) -> None:
-        """Any job may have ended."""
+        """Wake all waiters: any job may have ended."""
         self.notify(self.job_ids())
 
     def leave(self, watch: EndWatch) -> None:
@@ -162,7 +162,7 @@ class Cancellations:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all of them: for a forked child, or a store that is closed."""
+        """Forget all functions, in a forked child or a store that is closed."""
         self._lock = threading.Lock()
         self._wakers: list[Callable[[], None]] = []
 
@@ -186,7 +186,7 @@ class Cancellations:
 
 
 class Subscription:
-    """Lasts until it is closed."""
+    """A subscription to cancellations, which lasts until it is closed."""
 
     def __init__(self, cancellations: Cancellations, wake: Callable[[], None]) -> None:
         self._cancellations = cancellations
@@ -228,7 +228,7 @@ class Expiries:
         self._lock = threading.Lock()
 
     def listen(self, listener: ExpiryListener) -> list[Expiration]:
-        """Returns those that were found while nobody listened: they were logged, and are counted by nobody else."""
+        """Add a listener. Returns the expiries found while none was there: they were logged, and not yet counted."""
         with self._lock:
             self.listeners = (*self.listeners, listener)
             uncounted = [*self._uncounted]
@@ -240,7 +240,7 @@ class Expiries:
             self.listeners = tuple(one for one in self.listeners if one != listener)
 
     def notify(self, expired: Sequence[Expiration]) -> None:
-        """Called when they are durable, in whatever thread recorded them."""
+        """Notify the listeners of expiries that are durable, in the thread that recorded them."""
         if not expired:
             return
         with self._lock:

@@ -35,13 +35,13 @@ class CommandRunner(Protocol):
 
 
 class StoreOperations(StoreReadings):
-    """A store, as far as it is read and operated."""
+    """The readings and the operations of a store."""
 
     presence: Presence
-    """Where workers publish their records."""
+    """The place where workers publish their records."""
 
     def cancel(self, job_ids: Sequence[str], *, by: str, reason: str) -> list[c.CancelOutcome]:
-        """End jobs for good; handlers that run are stopped. What has taken effect stays as it is (O1)."""
+        """End jobs permanently; handlers that run are stopped. What has taken effect stays as it is (O1)."""
         return self.run(c.Cancel(job_ids, by, reason))
 
     async def acancel(self, job_ids: Sequence[str], *, by: str, reason: str) -> list[c.CancelOutcome]:
@@ -133,7 +133,7 @@ class StoreOperations(StoreReadings):
         await self.arun(c.ClearLimit(name, by, reason))
 
     def declare_limits(self, limits: Mapping[str, LimitTerms], *, by: str) -> None:
-        """What a worker does when it starts: record the numbers that its code has."""
+        """Record the numbers that a worker's code declares. Workers call it when they start."""
         self.run(_declaration(limits, by))
 
     async def adeclare_limits(self, limits: Mapping[str, LimitTerms], *, by: str) -> None:
@@ -151,7 +151,7 @@ class StoreOperations(StoreReadings):
         return await self.arun(c.OrderWorker(worker_id, instance, order, by, reason))
 
     def prune(self, before: int, *, keep: int, limit: int = 1_000) -> int:
-        """What retention does: forget successes that ended before a time, and the oldest beyond `keep` (O7)."""
+        """Delete successes that ended before a time, and the oldest beyond `keep` (O7). Retention calls it."""
         return self.run(c.Prune(before, keep, limit))
 
     async def aprune(self, before: int, *, keep: int, limit: int = 1_000) -> int:

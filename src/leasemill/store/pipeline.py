@@ -45,7 +45,7 @@ class Ticket(Struct, eq=False):
         return self.future
 
     def wait(self, timeout_s: float = -1) -> bool:
-        """Whether it was woken; by default it waits for that without a limit."""
+        """Wait until the ticket is woken, by default without a limit; returns whether it was."""
         assert self._woken is not None
         return self._woken.acquire(timeout=timeout_s)
 
@@ -76,7 +76,7 @@ class Pipeline(Generic[TicketT]):
         self.reset()
 
     def reset(self) -> None:
-        """Forget every caller and thread: for a forked child, which has none of them."""
+        """Forget every caller and thread: a forked child has none of them."""
         self._guard = threading.Lock()
         self._waiting: list[TicketT] = []
         self._is_led = False
@@ -85,7 +85,7 @@ class Pipeline(Generic[TicketT]):
         self._batches_due: SimpleQueue[bool] = SimpleQueue()
 
     def run(self, ticket: TicketT, within_s: float | None = None) -> Any:
-        """`within_s`: if no batch takes it by then it is withdrawn, and has no answer."""
+        """Run a ticket and return its answer. If no batch takes it `within_s`, it is withdrawn and has none."""
         try:
             with self._guard:
                 is_led = self._is_led
@@ -128,7 +128,7 @@ class Pipeline(Generic[TicketT]):
             await future
 
     def withdraw(self, ticket: TicketT) -> bool:
-        """It is not to run any more, and its caller does not wait. False: it is in a batch already, or leads."""
+        """Take a ticket back, whose caller does not wait any more. False if it is in a batch already, or leads."""
         with self._guard:
             is_waiting = ticket in self._waiting and not ticket.is_leader
             if is_waiting:

@@ -27,7 +27,7 @@ NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def new_worker_id() -> str:
-    """Shows people where to look: host, process, and a part that no other worker has."""
+    """Draw an id that shows people where to look: host, process, and a part that no other worker has."""
     return f"{socket.gethostname()[:100]}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
@@ -46,14 +46,14 @@ class Presence(Protocol):
         """Replace this worker's record; returns the latest order to the instance that the record names (O13)."""
 
     def records(self) -> list[Present]:
-        """Every record, by worker id; whole ones only."""
+        """List every record by worker id; whole ones only."""
 
     def remove(self, worker_id: str, instance: str | None = None) -> bool:
         """Forget a worker; False if it was not there (any more). `instance`: leave the record of any other."""
 
 
 class _Instance(Struct, frozen=True):
-    """Of a record, the one field that a store reads."""
+    """The one field of a record that a store reads."""
 
     instance: str = ""
 
@@ -64,7 +64,7 @@ OrderOf: TypeAlias = Callable[[str], WorkerOrder | None]
 
 
 def instance_of(record: bytes) -> str:
-    """The instance that a record names; empty: it is of another version, or not a record."""
+    """Return the instance that a record names; empty if the record is of another version, or not a record."""
     try:
         return _decode_instance(record).instance
     except (MsgspecError, UnicodeDecodeError, RecursionError):
@@ -80,7 +80,7 @@ def _no_room() -> bool:
 
 
 class MemoryPresence:
-    """Records of the workers of this process."""
+    """The records of the workers of this process."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic, order_of: OrderOf = _no_order) -> None:
         self._monotonic = monotonic
@@ -167,7 +167,7 @@ class FolderPresence:
         return sorted(found)
 
     def remove(self, worker_id: str, instance: str | None = None) -> bool:
-        """Taken aside first: what is looked at is what is removed, whoever publishes meanwhile."""
+        """Remove a record. It is renamed first: what is looked at is what is removed, whoever publishes meanwhile."""
         path = self._file(worker_id)
         aside = path.with_name(f"{path.name}-{os.getpid()}-{secrets.token_hex(4)}")
         try:
@@ -200,7 +200,7 @@ class FolderPresence:
 
 
 def _read(name: str, content: bytes) -> tuple[str, bytes, bytes]:
-    """Of a file: whose it is, when it was published, and the record."""
+    """Split a file's content into the worker's id, the time of publication and the record."""
     published, _, record = content.partition(b"\n")
     quoted = name.removesuffix(RECORD)
     if quoted.startswith(DIGEST):

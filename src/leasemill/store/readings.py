@@ -16,7 +16,7 @@ AnswerT = TypeVar("AnswerT")
 
 
 class Pulse(NamedTuple):
-    """What can be read often, however many jobs there are: as in `Totals`, `seq`, `fence`, and how many are held."""
+    """Numbers that can be read often, however many jobs there are: those of `Totals`, and how many are leased."""
 
     seq: int
     fence: int
@@ -24,18 +24,18 @@ class Pulse(NamedTuple):
 
 
 class StoreReadings(ABC):
-    """A store, as far as it is read."""
+    """The readings of a store."""
 
     @abstractmethod
     def run(self, command: c.Command[AnswerT]) -> AnswerT:
-        """Run a command; its answer is durable."""
+        """Run a command and return its answer once that is durable."""
 
     @abstractmethod
     async def arun(self, command: c.Command[AnswerT]) -> AnswerT:
-        """The same, without blocking the event loop."""
+        """Do the same without blocking the event loop."""
 
     def job(self, job_id: str) -> Job | None:
-        """One job with its attempts; None: it is unknown, or forgotten."""
+        """Return one job with its attempts; None if it is unknown or was deleted."""
         return self.run(c.GetJob(job_id))
 
     async def ajob(self, job_id: str) -> Job | None:
@@ -45,7 +45,7 @@ class StoreReadings(ABC):
     def jobs(
         self, where: c.JobFilter | None = None, *, limit: int = 100, after: int = 0, newest_first: bool = False
     ) -> c.JobPage:
-        """Jobs in the order in which they were enqueued; `after`: the `after` of the page before."""
+        """List jobs in the order in which they were enqueued; `after` is the `after` of the previous page."""
         return self.run(c.ListJobs(where or c.JobFilter(), limit, after, newest_first))
 
     async def ajobs(
@@ -55,7 +55,7 @@ class StoreReadings(ABC):
         return await self.arun(c.ListJobs(where or c.JobFilter(), limit, after, newest_first))
 
     def leases(self, *, worker: str | None = None, limit: int = 100, after: int = 0) -> list[c.LeaseView]:
-        """Leases in the order in which they were granted; `after`: the last fence of the page before."""
+        """List leases in the order in which they were granted; `after` is the last fence of the previous page."""
         return self.run(c.ListLeases(limit, after, worker))
 
     async def aleases(self, *, worker: str | None = None, limit: int = 100, after: int = 0) -> list[c.LeaseView]:
@@ -63,7 +63,7 @@ class StoreReadings(ABC):
         return await self.arun(c.ListLeases(limit, after, worker))
 
     def key(self, queue: str, key: str) -> c.KeyView | None:
-        """Which job holds a unique key of a queue; None: no job does."""
+        """Return which job holds a unique key of a queue; None if no job does."""
         return self.run(c.GetKey(queue, key))
 
     async def akey(self, queue: str, key: str) -> c.KeyView | None:
@@ -71,7 +71,7 @@ class StoreReadings(ABC):
         return await self.arun(c.GetKey(queue, key))
 
     def queues(self, *, limit: int = 100, after: str = "") -> list[c.QueueView]:
-        """Queues by name; `after`: the last name of the page before."""
+        """List queues by name; `after` is the last name of the previous page."""
         return self.run(c.ListQueues(limit, after))
 
     async def aqueues(self, *, limit: int = 100, after: str = "") -> list[c.QueueView]:
@@ -79,7 +79,7 @@ class StoreReadings(ABC):
         return await self.arun(c.ListQueues(limit, after))
 
     def lane(self, queue: str, lane: str) -> c.LaneView | None:
-        """One lane with its head; None: it is unknown."""
+        """Return one lane with its head; None if it is unknown."""
         return self.run(c.GetLane(queue, lane))
 
     async def alane(self, queue: str, lane: str) -> c.LaneView | None:
@@ -87,7 +87,7 @@ class StoreReadings(ABC):
         return await self.arun(c.GetLane(queue, lane))
 
     def lanes(self, queue: str, *, blocked_only: bool = False, limit: int = 100, after: int = 0) -> c.LanePage:
-        """Lanes with work, in the order of their heads; `after`: the `after` of the page before."""
+        """List lanes with work, in the order of their heads; `after` is the `after` of the previous page."""
         return self.run(c.ListLanes(queue, limit, blocked_only, after))
 
     async def alanes(self, queue: str, *, blocked_only: bool = False, limit: int = 100, after: int = 0) -> c.LanePage:
@@ -95,7 +95,7 @@ class StoreReadings(ABC):
         return await self.arun(c.ListLanes(queue, limit, blocked_only, after))
 
     def group(self, group_id: str) -> c.GroupView | None:
-        """One group with its counts; None: it is unknown, or forgotten."""
+        """Return one group with its counts; None if it is unknown or was deleted."""
         return self.run(c.GetGroup(group_id))
 
     async def agroup(self, group_id: str) -> c.GroupView | None:
@@ -105,7 +105,7 @@ class StoreReadings(ABC):
     def groups(
         self, *, open_only: bool = False, limit: int = 100, after: str = "", parent: str | None = None
     ) -> list[c.GroupView]:
-        """Groups by id, or those in a parent; `open_only`: those that are not over."""
+        """List groups by id, or those in a parent; with `open_only` those that are not over."""
         return self.run(c.ListGroups(limit, open_only, after, parent))
 
     async def agroups(
@@ -115,7 +115,7 @@ class StoreReadings(ABC):
         return await self.arun(c.ListGroups(limit, open_only, after, parent))
 
     def limit(self, name: str, *, key: str | None = None, limit: int = 100, after: str = "") -> c.LimitView | None:
-        """One limit with the keys in use, or with the one key given; None: it is unknown."""
+        """Return one limit with the keys in use, or with the one key given; None if it is unknown."""
         return self.run(c.GetLimit(name, limit, after, key))
 
     async def alimit(
@@ -125,7 +125,7 @@ class StoreReadings(ABC):
         return await self.arun(c.GetLimit(name, limit, after, key))
 
     def limits(self, *, limit: int = 100, after: str = "") -> list[c.LimitView]:
-        """Limits by name, without their keys; `after`: the last name of the page before."""
+        """List limits by name, without their keys; `after` is the last name of the previous page."""
         return self.run(c.ListLimits(limit, after))
 
     async def alimits(self, *, limit: int = 100, after: str = "") -> list[c.LimitView]:
@@ -133,7 +133,7 @@ class StoreReadings(ABC):
         return await self.arun(c.ListLimits(limit, after))
 
     def actions(self, *, limit: int = 100) -> list[Action]:
-        """What operators did, the latest first."""
+        """List what operators did, the latest first."""
         return self.run(c.ListActions(limit))
 
     async def aactions(self, *, limit: int = 100) -> list[Action]:
@@ -141,7 +141,7 @@ class StoreReadings(ABC):
         return await self.arun(c.ListActions(limit))
 
     def order(self, instance: str) -> WorkerOrder | None:
-        """The latest order to one process of a worker."""
+        """Return the latest order to one process of a worker."""
         return self.run(c.GetOrder(instance))
 
     async def aorder(self, instance: str) -> WorkerOrder | None:
@@ -149,7 +149,7 @@ class StoreReadings(ABC):
         return await self.arun(c.GetOrder(instance))
 
     def totals(self) -> c.Totals:
-        """How many jobs there are in each state, over all queues."""
+        """Count the jobs in each state, over all queues."""
         return self.run(c.GetTotals())
 
     async def atotals(self) -> c.Totals:
@@ -157,7 +157,7 @@ class StoreReadings(ABC):
         return await self.arun(c.GetTotals())
 
     def time(self) -> int:
-        """The time by the store's clock, which all its times are recorded with."""
+        """Return the time by the store's clock, by which it records all times."""
         return self.run(c.GetTime())
 
     async def atime(self) -> int:
@@ -165,7 +165,7 @@ class StoreReadings(ABC):
         return await self.arun(c.GetTime())
 
     def due_in(self, queues: Sequence[str]) -> int | None:
-        """In how many microseconds the next job of these queues is due; 0: now, None: no job waits for a time."""
+        """Return in how many microseconds the next job of these queues is due: 0 for now, None if none waits."""
         return self.run(c.DueIn(queues))
 
     async def adue_in(self, queues: Sequence[str]) -> int | None:
@@ -173,6 +173,6 @@ class StoreReadings(ABC):
         return await self.arun(c.DueIn(queues))
 
     def pulse(self) -> Pulse:
-        """What the dashboard's one thread reads often."""
+        """Return the numbers that the dashboard reads often."""
         totals = self.totals()
         return Pulse(totals.seq, totals.fence, totals.counts[JobState.LEASED])

@@ -12,7 +12,7 @@ ResultT = TypeVar("ResultT")
 
 
 def drive(steps: Generator[Any, Any, ResultT], carry_out: Callable[[Any], Any], step: Any = None) -> ResultT:
-    """Returns what the steps return. `step`: what they wait for, if they have begun."""
+    """Carry out the steps and return what they return. `step` is the one they wait for, if they have begun."""
     try:
         if step is None:
             step = next(steps)

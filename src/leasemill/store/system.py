@@ -36,14 +36,14 @@ class SteadyClock:
 
 
 class WallClock:
-    """What the machine's clock shows: it may be stepped, or wrong. No store decides by it."""
+    """The machine's clock, which may be stepped or wrong. No store decides by it."""
 
     def now(self) -> int:
         return time.time_ns() // NANOSECONDS_PER_MICROSECOND
 
 
 class Entropy(Protocol):
-    """Ids, tokens and jitter."""
+    """The source of ids, tokens and jitter."""
 
     def new_id(self) -> str: ...
 
@@ -67,7 +67,7 @@ class SystemEntropy:
 
 
 def out_of_descriptors(error: BaseException | None) -> str | None:
-    """A sentence if this error, or one that it followed from, is the system's refusal to open another file."""
+    """Return a sentence if this error, or one that it followed from, is the system's refusal to open another file."""
     while error is not None:
         if isinstance(error, OSError) and error.errno == errno.EMFILE:
             return (

@@ -40,14 +40,14 @@ class Threads:
         weakref.finalize(self, self._work.tasks.put, None).atexit = False
 
     def submit(self, call: Callable[..., AnswerT], *arguments: Any) -> Future[AnswerT]:
-        """Its future is cancelled if they are closed."""
+        """Run a call in one of the threads. Its future is cancelled if they are closed."""
         future: Future[AnswerT] = Future()
         if not self._put((future, call, arguments)):
             future.cancel()
         return future
 
     def start(self, call: Callable[..., None], *arguments: Any) -> None:
-        """A call whose end nobody waits for, and that raises nothing."""
+        """Run a call whose end no caller waits for, and that raises nothing."""
         self._put((None, call, arguments))
 
     def _put(self, task: Task) -> bool:
@@ -80,7 +80,7 @@ class Threads:
         self._work.tasks.put(None)
 
     def join(self, until_s: float) -> None:
-        """Wait for them, until then on the monotonic clock."""
+        """Wait for the threads to end, until this time on the monotonic clock."""
         for thread in self._threads:
             thread.join(max(0.0, until_s - time.monotonic()))
 

@@ -33,7 +33,7 @@ LAST: Final = 9
 """The `Control` that last had the lock and knew when it released it that the log ends at the tail; 0 while the lock is
 held, and after a holder that died or failed. Earlier versions write it without knowing that."""
 ACQUIRE_DIGEST: Final = 10
-"""Of the list of acquire queues in the manifest: a process that read another list reads it again."""
+"""The digest of the list of acquire queues in the manifest: a process that read another list reads it again."""
 PULSE: Final = 11
 """Three numbers, of jobs that were ever enqueued, were ever claimed and are held, and the position they hold at."""
 PULSE_AT: Final = PULSE + 3
@@ -69,7 +69,7 @@ class Control:
         return self.boot == self.digest
 
     def name_folder(self) -> bytes:
-        """Under the lock: the folder's identity, drawn if it has none yet."""
+        """Return the folder's identity, and draw it if it has none yet. Needs the lock."""
         if self.folder == bytes(len(self.folder)):
             self.folder[:] = os.urandom(len(self.folder))
         return bytes(self.folder)
@@ -90,7 +90,7 @@ class Control:
         return (seq, fence, leased) if position < published_at == page[PULSE_AT] else None
 
     def begin(self, generation: int, segment: int, tail: int) -> None:
-        """The page is current from now on."""
+        """Make the page current."""
         page = self.page
         page[GENERATION], page[SEGMENT], page[TAIL] = generation, segment, tail
         page[POISONED] = page[FOLDER_UNSYNCED] = page[FULL] = page[PULSE_AT] = 0

@@ -48,7 +48,7 @@ def sync_descriptor(fd: int) -> None:
 
 
 def _data_sync(fd: int) -> Callable[[], None]:
-    """The same, of what was written into a file whose size stays."""
+    """Do the same for what was written into a file whose size stays."""
     return partial(os.fdatasync, fd) if FULL_SYNC is None else partial(sync_descriptor, fd)
 
 
@@ -69,7 +69,7 @@ class Disk(Protocol):
     def where(self) -> str: ...
     @property
     def identity(self) -> str:
-        """Distinguishes the lock file from its copies."""
+        """A text that distinguishes the lock file from its copies."""
         ...
 
     @property
@@ -83,11 +83,11 @@ class Disk(Protocol):
     def unlock(self) -> None: ...
     def open(self, name: str) -> File: ...
     def create(self, name: str, size: int, head: bytes = b"") -> File:
-        """A new file of zeros behind `head`, synced; replaces one of that name. Leaves nothing if it fails."""
+        """Create a file of zeros behind `head`, synced; it replaces one of that name. Leaves nothing if it fails."""
         ...
 
     def scratch(self) -> File:
-        """A new, empty file without a name: it is gone when it is closed."""
+        """Create an empty file without a name, which is gone when it is closed."""
         ...
 
     def rename(self, old: str, new: str) -> None: ...
@@ -95,7 +95,7 @@ class Disk(Protocol):
     def sync_folder(self) -> None: ...
     def names(self) -> list[str]: ...
     def size(self, name: str) -> int:
-        """In bytes; 0 if there is no such file."""
+        """Return a file's size in bytes; 0 if there is no such file."""
         ...
 
     def allocate(self, name: str, size: int) -> None:
@@ -109,7 +109,7 @@ class Disk(Protocol):
 
     @property
     def free_bytes(self) -> int:
-        """What the file system still has for this user."""
+        """Return how many bytes the file system still has for this user."""
         ...
 
     def close(self) -> None: ...
@@ -198,7 +198,7 @@ class RealDisk:
             self._wait_for_lock(timeout_s)
 
     def _require_folder(self) -> None:
-        """One call of the system: each batch makes it."""
+        """Refuse a folder that was replaced. It is one system call, which each batch makes."""
         try:
             found = os.stat(self._lock_path)  # noqa: PTH116  (a Path would take twice as long)
         except FileNotFoundError:
@@ -344,7 +344,7 @@ def holds_log(path: Path) -> bool:
 
 
 def unavailable(path: Path, error: OSError) -> Unavailable:
-    """What the system refused, as the caller is to read it."""
+    """Return the error that a caller gets when the system has refused something."""
     sentence = out_of_descriptors(error)
     if sentence is not None:
         return Unavailable(sentence)

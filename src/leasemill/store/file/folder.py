@@ -14,9 +14,9 @@ OWN_NAMES: Final = re.compile(
     r"lock|manifest\.new|segment-[0-9a-f]{16}-[0-9]+(\.new)?|snapshot-.*|spare.*|reserve(-snapshot)?|scratch-.*\.new"
     r"|keys|keys\.lock|keys\.new|workers|archive"
 )
-"""What a folder of jobs may hold beside its manifest."""
+"""The files that a folder of jobs may hold beside its manifest."""
 PLACEHOLDERS: Final = frozenset({".gitkeep", ".keep", ".gitignore", ".gitattributes", ".DS_Store", "lost+found"})
-"""What an empty folder may hold: of version control, of systems, and of a file system's root."""
+"""The files that an empty folder may hold: of version control, of systems, and of a file system's root."""
 NETWORK_FILE_SYSTEMS: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs", "fuse.s3fs", "9p"}
 )
@@ -50,7 +50,7 @@ def refuse_foreign(path: Path) -> None:
 
 
 def refuse_network_file_system(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> None:
-    """Locks and syncs of network file systems are not to be trusted: refuse them where they can be recognized."""
+    """Refuse network file systems where they can be recognized: their locks and syncs are not to be trusted."""
     kind = _file_system(path, mounts)
     if kind in NETWORK_FILE_SYSTEMS:
         raise Broken(
@@ -60,7 +60,7 @@ def refuse_network_file_system(path: Path, mounts: Path = Path("/proc/self/mount
 
 
 def _file_system(path: Path, mounts: Path) -> str | None:
-    """The type of the file system a path is on, where the system reports it (Linux)."""
+    """Return the type of the file system a path is on, where the system reports it (Linux)."""
     try:
         lines = mounts.read_text().splitlines()
     except OSError:

@@ -37,7 +37,7 @@ PROGRESS_BYTES: Final = 1024 * 1024
 
 
 class Damage(Struct, frozen=True):
-    """A place where no whole frame is and one should be."""
+    """A position at which a whole frame should be and is not."""
 
     segment: str
     byte: int
@@ -65,7 +65,7 @@ class FolderClock(Struct, frozen=True):
 
 
 class LogFacts(Struct, frozen=True):
-    """What a folder holds. `damage` is None, or what stopped the reading."""
+    """The content of a folder. `damage` is None, or what stopped the reading."""
 
     folder: str
     format: int
@@ -110,12 +110,12 @@ class Examiner:
         self._disk.close()
 
     def snapshot_state(self) -> SpillingState:
-        """To be closed by the caller."""
+        """Return the state of the latest snapshot, which the caller closes."""
         snapshot = self.manifest.snapshot
         return SpillingState(self._disk.scratch) if snapshot is None else read_snapshot(self._disk, snapshot)[0]
 
     def latest_at(self) -> int | None:
-        """When the last event happened. Reads the whole log."""
+        """Return when the last event happened. Reads the whole log."""
         latest_at: int | None = None
         if self.manifest.snapshot is not None:
             state, latest_at = read_snapshot(self._disk, self.manifest.snapshot)
@@ -126,7 +126,7 @@ class Examiner:
         return latest_at
 
     def extent(self) -> tuple[int, int]:
-        """The positions where the log begins and where its files end: the last one may have room behind its tail."""
+        """Return the positions where the log begins and where its files end: the last may have room behind its tail."""
         last = self.manifest.last
         if last.end is not None:
             return self.manifest.segments[0].first, last.end
@@ -137,7 +137,7 @@ class Examiner:
             file.close()
 
     def frames(self) -> Iterator[Frame]:
-        """Every whole frame, segment by segment, up to the tail or to damage."""
+        """Yield every whole frame, segment by segment, up to the tail or to damage."""
         for segment in self.manifest.segments:
             file = self._disk.open(segment.name)
             try:

@@ -54,7 +54,7 @@ class LockTimeout(Unavailable):
 
 
 class LogLock:
-    """Entered, the folder's lock is held. A class and not a generator, one for each log: every call enters it."""
+    """The folder's lock, held while it is entered. It is a class and not a generator, since every call enters it."""
 
     __slots__ = ("_log", "meanwhile")
 
@@ -107,7 +107,7 @@ class LogLock:
 
 
 class Log(Writer):
-    """Closes the disk with itself, and when it cannot be opened."""
+    """The log of one folder. It closes the disk with itself, and when it cannot be opened."""
 
     def __init__(
         self, disk: Disk, machine: Machine, *, segment_bytes: int, lock_timeout_s: float, may_create: bool = True
@@ -132,11 +132,11 @@ class Log(Writer):
 
     @property
     def is_new_boot(self) -> bool:
-        """W10: no process has ended this boot's inherited leases yet."""
+        """Whether no process has ended the leases that this boot inherited yet (W10)."""
         return self.manifest.clock.boot_id != self.boot_id
 
     def has_read(self, tail: int) -> bool:
-        """All before the tail, as it was, was read and nothing failed: readings can be answered without the lock."""
+        """Whether all before this tail was read and nothing failed: readings can be answered without the lock."""
         return not self.is_new_boot and not self.page[POISONED] and self.position >= tail
 
     # The lock
@@ -223,7 +223,7 @@ class Log(Writer):
             pass
 
     def _make_next(self, position: int) -> bool:
-        """Under the lock the next segment is made now: its maker died before naming it."""
+        """Make the next segment if this process has the lock: the one that began to make it has died."""
         if not self.is_locked:
             return False
         self.sync_file()  # W6: whoever sealed it may have died before it was synced
@@ -232,7 +232,7 @@ class Log(Writer):
         return True
 
     def _at_end(self, rest: bytes, found: Cut) -> None:
-        """Under the lock this must be where the log ends."""
+        """Check, under the lock, that the log ends here; repair or refuse what follows."""
         if not self.is_locked:
             return
         is_short_of_end = self.segment.end is not None or (self.control.is_current and self.position < self.page[TAIL])

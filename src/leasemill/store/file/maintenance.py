@@ -60,7 +60,7 @@ class FolderMaintenance:
                 self._build()
 
     def _may_build(self, log: Log) -> bool:
-        """One at a time, not too often, and only if no other process has taken it meanwhile."""
+        """Whether to build: one at a time, not too often, and only if no other process has built one meanwhile."""
         is_building = self._builder is not None and self._builder.poll() is None
         if is_building or time.monotonic() < self._build_again_at_s:
             return False
@@ -89,7 +89,7 @@ class FolderMaintenance:
 
 
 def _keep_reserves(log: Log) -> None:
-    """W7: before jobs fill the segment, so that a snapshot can cover it on a full disk."""
+    """Make the reserves before jobs fill the segment, so that a snapshot can cover it on a full disk (W7)."""
     try:
         log.measure_room()
         log.space.keep_reserves()

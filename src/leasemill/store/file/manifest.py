@@ -24,14 +24,14 @@ class Segment(Struct, frozen=True):
 
 
 class Snapshot(Struct, frozen=True):
-    """The state as it was at a position."""
+    """The file that holds the state as it was at a position."""
 
     name: str
     position: int
 
 
 TO_BE_SET: Final = "set:"
-"""Before the boot's identity: no boot has such a one, so the clock is not used."""
+"""The prefix of a boot's identity when its clock is to be set: no boot has such an identity, so the clock is unused."""
 
 
 class BootClock(Struct, frozen=True):
@@ -41,7 +41,7 @@ class BootClock(Struct, frozen=True):
     offset_us: int
 
     def is_to_be_set(self, boot_id: str) -> bool:
-        """W17: the first process that decides something sets it. In another boot it is as after any boot."""
+        """Whether the first process that decides something sets the clock (W17); in another boot, as after any boot."""
         return self.boot_id == TO_BE_SET + boot_id
 
 
@@ -65,7 +65,7 @@ class Manifest(Struct, frozen=True):
 
     @property
     def acquire_digest(self) -> int:
-        """Differs when the list of acquire queues does."""
+        """A number that differs when the list of acquire queues does."""
         return _digest(self.acquire_queues)
 
 
@@ -79,7 +79,7 @@ def segment_name(first: int, generation: int) -> str:
 
 
 def read_manifest(disk: Disk) -> Manifest | None:
-    """The folder's manifest; None for a folder that has none yet."""
+    """Read the folder's manifest; None for a folder that has none yet."""
     try:
         file = disk.open(MANIFEST_NAME)
     except FileNotFoundError:
@@ -106,11 +106,11 @@ def manifest_content(manifest: Manifest) -> bytes:
 
 
 def write_manifest(disk: Disk, content: bytes) -> None:
-    """Write and sync it beside the one that counts."""
+    """Write and sync a manifest beside the one that counts."""
     disk.create(f"{MANIFEST_NAME}.new", len(content), content).close()
 
 
 def adopt_manifest(disk: Disk) -> None:
-    """The one that was written counts from now on: renamed, and the rename synced."""
+    """Make the manifest that was written the one that counts: rename it, and sync the rename."""
     disk.rename(f"{MANIFEST_NAME}.new", MANIFEST_NAME)
     disk.sync_folder()

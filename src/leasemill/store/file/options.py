@@ -14,7 +14,7 @@ from leasemill.store.url import check_numbers
 
 
 class FileOptions(Struct, frozen=True):
-    """Best the same for all processes of a folder, but each may have its own."""
+    """The options of one process. They are best the same for all processes of a folder, but each may have its own."""
 
     segment_bytes: int = 16 * 1024 * 1024
     snapshot_bytes: int = 64 * 1024 * 1024

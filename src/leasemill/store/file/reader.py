@@ -62,18 +62,18 @@ class Reader:
 
     @property
     def sealed_bytes(self) -> int:
-        """What a snapshot could cover that the latest one does not."""
+        """The bytes that a snapshot could cover and the latest one does not."""
         snapshot = self.manifest.snapshot
         return self.manifest.last.first - (0 if snapshot is None else snapshot.position)
 
     @property
     def offset(self) -> int:
-        """Where the frame at `position` lies in the file."""
+        """The offset in the file of the frame at `position`."""
         return SEGMENT_HEADER_BYTES + self.position - self.segment.first
 
     @property
     def bytes_left(self) -> int:
-        """In the segment, behind `position`."""
+        """The bytes in the segment behind `position`."""
         if self.segment.end is not None:
             return self.segment.end - self.position
         return max(0, self.file_bytes - self.offset)
@@ -126,7 +126,7 @@ class Reader:
     # Reading on
 
     def read_new(self) -> Iterator[Frame]:
-        """W2: the whole frames behind `position`, which moves along."""
+        """Yield the whole frames behind `position`, which moves along (W2)."""
         length = self._bytes_behind()
         while True:
             if self.segment.end is not None and self.position >= self.segment.end and not self._enter_next():
@@ -151,20 +151,20 @@ class Reader:
                 return
 
     def rest(self, length: int | None = None) -> bytes:
-        """What the segment holds behind `position`, or the beginning of it."""
+        """Read what the segment holds behind `position`, or the first `length` bytes of it."""
         assert self.file is not None
         left = self.bytes_left
         return self.file.read(self.offset, left if length is None else min(length, left))
 
     def _bytes_behind(self) -> int:
-        """How much to read at once: as much as others are known to have appended, within reason."""
+        """Return how much to read at once: as much as others are known to have appended, within bounds."""
         if not self.control.is_current:
             return LONGEST_READ_BYTES  # nobody in this boot knows yet
         behind = self.page[TAIL] - self.position
         return FRAME_HEADER_BYTES + max(0, min(behind, LONGEST_READ_BYTES))
 
     def _enter_next(self, position: int | None = None) -> bool:
-        """Behind a segment's end: go to the next one. False: it is not there yet."""
+        """Go to the next segment, behind the end of this one. False if it is not there yet."""
         position = self.position if position is None else position
         manifest = self.read_manifest()
         if manifest.generation != self.manifest.generation:
@@ -176,8 +176,8 @@ class Reader:
         return True
 
     def _make_next(self, _position: int) -> bool:
-        """The next segment has no name yet: its maker is at work, or has died. Whoever only reads waits."""
+        """Do nothing: the next segment has no name yet, its maker is at work or has died, and a reader waits."""
         return False
 
     def _at_end(self, rest: bytes, found: Cut) -> None:
-        """No whole frame follows: the end of the log, or one is being written. Whoever only reads stops here."""
+        """Do nothing: no whole frame follows, or one is being written, and a reader stops here."""

@@ -30,7 +30,7 @@ BUILDER_LOCK: Final = "snapshot-lock"
 
 
 def look_first(log: Writer, *, may_create: bool = False) -> None:
-    """The first look in this boot, or at this folder: find the tail, and wipe what a crash left behind it (W4)."""
+    """Look at the folder first in this boot: find the tail, and wipe what a crash left behind it (W4)."""
     manifest = read_manifest(log.disk)
     if manifest is None and not may_create:
         raise Unavailable(f"the log in {log.disk.where} is gone; put it back, or restart its processes")

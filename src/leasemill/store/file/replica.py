@@ -70,7 +70,7 @@ class Replica:
             self.log = None
 
     def forget(self) -> None:
-        """It may be ahead of the log. A folder that was replaced is opened again by the next call."""
+        """Forget the state, which may be ahead of the log. The next call opens a folder that was replaced again."""
         self.drop_state()
         self.is_settled = False
         if self.log is not None and self._given_disk is None and not self.log.disk.is_there:
@@ -84,7 +84,7 @@ class Replica:
             state.close()
 
     def load(self) -> None:
-        """The state from the latest snapshot on."""
+        """Load the state: the latest snapshot, and the log behind it."""
         log = self.opened_log()
         collects = gc.isenabled()
         gc.disable()  # millions of new objects, none of them garbage

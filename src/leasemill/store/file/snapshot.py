@@ -100,7 +100,7 @@ def _bodies(state: State, latest_at: int) -> Iterator[bytes]:
 
 
 def read_snapshot(disk: Disk, snapshot: Snapshot) -> tuple[SpillingState, int]:
-    """The state, and the time of the latest event in it. Most of its jobs stay in the file."""
+    """Read the state, and the time of the latest event in it. Most of its jobs stay in the file."""
     state = SpillingState(disk.scratch)
     try:
         file = disk.open(snapshot.name)
@@ -119,7 +119,7 @@ def read_snapshot(disk: Disk, snapshot: Snapshot) -> tuple[SpillingState, int]:
 
 
 def _jobs_in_memory(state: SpillingState, origin: int, frames: Iterator[Frame]) -> Iterator[Job]:
-    """The jobs that are not left in the file, which begins at the location `origin`."""
+    """Yield the jobs that are not left in the file, which begins at the location `origin`."""
     for frame in frames:
         yield from state.load(_decode_records(frame.body), origin + frame.end)
 
@@ -224,7 +224,7 @@ def _seal(log: Log) -> Unavailable | None:
 
 
 def _restore_reserves(log: Log) -> None:
-    """What was freed goes back to the reserves first; then jobs are accepted again, if there is room for more."""
+    """Give what was freed to the reserves first; then jobs are accepted again, if there is room for more."""
     log.refresh()
     log.measure_room()
     log.space.shrink_snapshot_reserve()

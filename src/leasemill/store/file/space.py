@@ -137,7 +137,7 @@ class Space:
         return max(self.report_bytes // MANIFESTS_SHARE, LEAST_FOR_MANIFESTS)
 
     def keep_reserves(self) -> None:
-        """When a process opens the folder. A disk that was full may still have no room for a spare."""
+        """Make the reserves whole when a process opens the folder. A full disk may still have no room for a spare."""
         if not self._has_reserves():
             self._mark(is_full=True)
 
@@ -161,7 +161,7 @@ class Space:
                 raise
 
     def shrink_snapshot_reserve(self) -> None:
-        """After a snapshot: the next one replaces less."""
+        """Shrink the reserve after a snapshot, since the next one replaces less."""
         if self._disk.size(SNAPSHOT_RESERVE) > self.snapshot_bytes:
             self._disk.shrink(SNAPSHOT_RESERVE, self.snapshot_bytes)
 
@@ -187,7 +187,7 @@ class Space:
         return True
 
     def give_up_block(self) -> bool:
-        """For a worker's record, which is no part of the log; returns whether there was one to spare for it."""
+        """Free a block for a worker's record, which is no part of the log; returns whether there was one to spare."""
         if self._disk.size(RESERVE) - BLOCK_BYTES < self.report_bytes:
             return False
         return self._give_up(RESERVE, BLOCK_BYTES)
@@ -201,7 +201,7 @@ class Space:
             self._page[FULL] = is_full
 
     def require_room_to_grow(self) -> None:
-        """What adds jobs is refused while there is no room for another segment, or a reserve is not whole."""
+        """Refuse a call that adds jobs while there is no room for another segment, or a reserve is not whole."""
         if self._is_still_full():
             raise self.no_space()
 
@@ -224,7 +224,7 @@ class Space:
         return DiskRoom(is_full, self._disk.free_bytes, self._needed_bytes() if is_full else 0, sum(held), is_whole)
 
     def _needed_bytes(self) -> int:
-        """What has to be freed until new jobs are accepted: for the reserves, a spare, and a manifest."""
+        """Return how much has to be freed until jobs are accepted: for the reserves, a spare and a manifest."""
         missing = LEAST_FOR_MANIFESTS
         missing += max(0, self.report_bytes + self._manifest_bytes - self._disk.size(RESERVE))
         missing += max(0, self.snapshot_bytes - self._disk.size(SNAPSHOT_RESERVE))

@@ -75,7 +75,7 @@ class FileStore(Store):
         return answer
 
     async def ack_and_claim(self, ack: c.Ack, claim: c.Claim) -> tuple[list[c.AckOutcome], list[c.Lease] | None]:
-        """In one append."""
+        """Carry out both in one append."""
         check(ack)
         check(claim)
         acking, claiming = LogTicket(ack), LogTicket(claim)
@@ -122,14 +122,14 @@ class FileStore(Store):
         return log is not None and log.space.give_up_block()
 
     def _catch_up(self) -> None:
-        """Catch up, and no more: whoever waits for an end that is found is woken."""
+        """Catch up, and no more: the waiters for the ends that are found are woken."""
         try:
             self.keep_up()
         except LeasemillError:
             self._waiters.ends.notify_all()  # they will learn why from their own call
 
     def after_fork(self) -> None:
-        """W12: a child has its own locks and descriptors; the parent's are closed, and nothing is unlocked."""
+        """Close the parent's descriptors in a forked child, and unlock nothing (W12). The child opens its own."""
         self._pipeline.reset()
         self._waiters.reset()
         self._runner.maintenance.reset()
@@ -137,6 +137,6 @@ class FileStore(Store):
 
 
 def open_folder(url: str) -> FileStore:
-    """The store that `file:PATH?option=value` names."""
+    """Open the store that `file:PATH?option=value` names."""
     path, options = parse_folder_url(url)
     return FileStore(path, options=options)

@@ -66,7 +66,7 @@ def weigh(command: Any) -> int:
 
 
 def _weigh_plain(command: c.Enqueue) -> int | None:
-    """Of jobs without rules and headers the payload alone has no small limit: nothing is encoded to weigh them."""
+    """Weigh jobs without rules and headers: only their payload has no small limit, so nothing is encoded."""
     weight = 0
     for job in command.jobs:
         if job.rules is not None or job.headers is not None:

@@ -31,7 +31,7 @@ LONGEST_PAUSE_S: Final = 0.05
 
 
 class FolderWaiters:
-    """`catch_up` lets the replica catch up, and raises nothing."""
+    """The waiters of one folder in this process. `catch_up` lets the replica catch up, and raises nothing."""
 
     def __init__(self, path: Path, catch_up: Callable[[], None]) -> None:
         self._path = path
@@ -49,14 +49,14 @@ class FolderWaiters:
         self._wake: tuple[socket.socket, socket.socket] | None = None
 
     def announce_cancellation(self) -> None:
-        """After the cancellation was appended: whoever is woken by this finds it."""
+        """Wake the workers of all processes after a cancellation was appended: they find it when they look."""
         try:
             os.utime(self._path / LOCK_NAME)
         except OSError:
             self.cancellations.notify()  # the folder is unavailable, or simulated: at least those of this process
 
     def reset(self) -> None:
-        """In a forked child: the thread and what it watched are the parent's."""
+        """Begin again in a forked child: the thread and what it watched are the parent's."""
         self._close_watches()
         self._begin()
         self.ends.reset()
@@ -72,7 +72,7 @@ class FolderWaiters:
     # The thread
 
     def _changed(self) -> None:
-        """Somebody came or left. Whoever waits for an end looks after this returned: later writes are reported."""
+        """Note that a waiter came or left. One for an end looks after this returned: later writes are reported."""
         with self._lock:
             if self._thread is None and (self.ends or self.cancellations):
                 self._wake = socket.socketpair()

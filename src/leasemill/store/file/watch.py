@@ -1,4 +1,4 @@
-"""Learning that somebody wrote to the folder: by inotify; where there is none, by looking every 10 ms."""
+"""Watches for writes to the folder: by inotify; where there is none, by looking every 10 ms."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ IN_MODIFY: Final = 0x2
 IN_ATTRIB: Final = 0x4
 IN_MOVED_TO: Final = 0x80
 IN_EXCL_UNLINK: Final = 0x04000000
-"""Not of files without a name: what processes keep on the side is not news."""
+"""Leaves out files without a name: what a process spills is not news."""
 EVENTS_BYTES: Final = 64 * 1024
 LOOK_EVERY_S: Final = 0.01
 LONGEST_POLL_MS: Final = 24 * 3_600 * 1_000
@@ -37,7 +37,7 @@ class Inotify:
 
     @property
     def fd(self) -> int | None:
-        """Readable when something was written; None where the system does not report it."""
+        """A descriptor that is readable when something was written; None where the system does not report it."""
         return self._fd
 
     def drain(self) -> None:
@@ -70,7 +70,7 @@ def _inotify(path: Path, events: int) -> int | None:
 
 
 class FolderWatch:
-    """A store's Watch: wakes when, after a write of anybody's or when its time has come, a job is due."""
+    """A store's Watch: it wakes when a job is due, after a write of any process or when the job's time has come."""
 
     def __init__(self, path: Path, pipeline: Pipeline[LogTicket], question: DueIn) -> None:
         self._writes = Inotify(path)
@@ -131,7 +131,7 @@ def _resolve(future: asyncio.Future[None]) -> None:
 
 
 def _due_in_s(ticket: LogTicket) -> float:
-    """Now, if the store could not answer: whoever waits learns why from its next call."""
+    """Return when the next job is due. It is now if the store could not answer: the next call then raises why."""
     if ticket.error is not None:
         return 0.0
     return math.inf if ticket.answer is None else ticket.answer / SECOND

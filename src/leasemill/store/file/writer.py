@@ -54,7 +54,7 @@ class Writer(Reader):
         self._machine = machine
 
     def create(self) -> Manifest:
-        """A new log, in an empty folder, or in one whose creation was interrupted."""
+        """Create a log, in an empty folder or in one whose creation was interrupted."""
         segment = Segment(segment_name(0, 1), 0)
         self._refuse_lost_manifest(segment.name)
         manifest = Manifest(PLAIN_FORMAT, 1, anchored(self._machine, 0), (segment,), acquire_queues=())
@@ -65,7 +65,7 @@ class Writer(Reader):
         return manifest
 
     def _refuse_lost_manifest(self, first_name: str) -> None:
-        """Where a frame or another segment is, there was a manifest: a new log would overwrite what is left."""
+        """Refuse a folder with a frame or another segment: it had a manifest, and a new log would overwrite it."""
         for name in self.disk.names():
             if not name.startswith(("segment-", "snapshot-0")) or name.endswith(".new"):
                 continue
@@ -108,7 +108,7 @@ class Writer(Reader):
         self.manifest = manifest
 
     def anchor(self, latest_at: int) -> None:
-        """W10: under the lock, when the leases of an earlier boot have been ended: this boot's clock."""
+        """Record this boot's clock, under the lock, when the leases of an earlier boot have been ended (W10)."""
         clock = anchored(self._machine, latest_at)
         self.replace_manifest(replace(self.read_manifest(), clock=clock))
 
@@ -123,7 +123,7 @@ class Writer(Reader):
     # New segments
 
     def write_ahead(self, first: int, needed_bytes: int = 0, reserves: Reserves = FOR_REPORTS) -> Manifest:
-        """The manifest with a segment that begins at `first`: both are written, and neither counts yet."""
+        """Write a segment that begins at `first` and a manifest with it; neither counts yet. Returns the latter."""
         manifest = self.read_manifest()
         last = manifest.last
         segment = Segment(segment_name(first, manifest.generation), first)
@@ -143,7 +143,7 @@ class Writer(Reader):
         return following
 
     def measure_room(self) -> None:
-        """What the reserves have to hold, by the folder's files as they are now."""
+        """Compute what the reserves have to hold, by the folder's files as they are now."""
         manifest = self.manifest
         snapshot, last_bytes = manifest.snapshot, self.disk.size(manifest.last.name)
         since = manifest.last.first - (0 if snapshot is None else snapshot.position)
@@ -151,7 +151,7 @@ class Writer(Reader):
         self.space.measure(last_bytes, earlier_bytes + since + last_bytes)
 
     def name_segment(self, manifest: Manifest) -> None:
-        """Segment and manifest, as written, count from now on."""
+        """Make the segment and the manifest that were written the ones that count."""
         segment = manifest.last
         self.page[FOLDER_UNSYNCED] = 1
         self.disk.rename(f"{segment.name}.new", segment.name)

@@ -21,7 +21,7 @@ class ServerAddress(NamedTuple):
     token_file: Path | None = None
 
     def current_token(self) -> str | None:
-        """A file may get a new token while the program runs."""
+        """Return the token; one in a file may change while the program runs."""
         return self.token if self.token_file is None else read_token(self.token_file)
 
 

@@ -25,14 +25,14 @@ from leasemill.wire.expired import read as read_expired
 from leasemill.wire.routes import BY_COMMAND, Route
 
 ANSWER_S: Final = 60.0
-"""The longest a server may take over a command, waiting it was asked to do not counted."""
+"""The longest a server may take over a command, not counting the wait that the command asks for."""
 HEADERS: Final = {"user-agent": "leasemill", "accept": "application/json", "content-type": "application/json"}
 
 AnswerT = TypeVar("AnswerT")
 
 
 class ClientCall(NamedTuple):
-    """A command as it is sent, and how often it may be."""
+    """A command as it is sent, and how often it may be sent."""
 
     route: Route
     body: bytes
@@ -40,7 +40,7 @@ class ClientCall(NamedTuple):
 
 
 class Posted(NamedTuple):
-    """What came of one attempt; `token`: with which it was sent."""
+    """The result of one attempt, and the token with which it was sent."""
 
     token: str | None
     reply: Answered | CallFailed
@@ -52,7 +52,7 @@ class Posted(NamedTuple):
 
 
 class HttpClient:
-    """Of one server. `ask` is for threads, `ask_waiting` for one event loop."""
+    """The calls to one server. `ask` is for threads, `ask_waiting` for one event loop."""
 
     def __init__(self, address: ServerAddress, entropy: Entropy, expiries: Expiries) -> None:
         self._address = address
@@ -71,7 +71,7 @@ class HttpClient:
         self._waiting_calls: WaitingCalls | None = None
 
     def after_fork(self) -> None:
-        """In the child, before anything else."""
+        """Open connections of its own in a forked child, before anything else."""
         was_closed = self._closed.is_set()
         self._calls.abandon()
         self._open()
@@ -89,7 +89,7 @@ class HttpClient:
         return answer
 
     def finish(self, call: ClientCall, posted: Posted | None = None) -> Any:
-        """The call's answer. `posted`: what came of its first attempt; None: there was none."""
+        """Return the call's answer. `posted` is the result of its first attempt; None if there was none."""
         if posted is None:
             posted = self.post(call.route, call.body)
         while (pause_s := self._pause_s(call, posted)) is not None:
@@ -98,7 +98,7 @@ class HttpClient:
         return call.attempts.read(posted.answered)
 
     def post(self, route: Route, body: bytes) -> Posted:
-        """One attempt."""
+        """Make one attempt."""
         if self._closed.is_set():
             raise self.closed()
         token = self._token
@@ -109,7 +109,7 @@ class HttpClient:
         return Posted(token, self._noted(response))
 
     async def ask_waiting(self, command: Command[AnswerT], wait_s: float) -> AnswerT:
-        """The answer of a command that the server may take so long over."""
+        """Return the answer of a command over which the server may take `wait_s`."""
         if self._waiting_calls is None:
             self._waiting_calls = WaitingCalls(self._address.base, ANSWER_S)
         call = self.call(command)
@@ -129,7 +129,7 @@ class HttpClient:
         return Posted(token, self._noted(response))
 
     def _pause_s(self, call: ClientCall, posted: Posted) -> float | None:
-        """How long to wait before the next attempt; None: this was the last one."""
+        """Return how long to wait before the next attempt; None if this was the last one."""
         reply = posted.reply
         if isinstance(reply, CallFailed):
             if self._closed.is_set():
@@ -164,6 +164,6 @@ class HttpClient:
         return answered_by(response.status, response.headers, response.body)
 
     def _has_other_token(self, refused: str | None) -> bool:
-        """Whether there is another than the one that was refused; it may be another caller who read it."""
+        """Whether there is another token than the one that was refused; another caller may have read it already."""
         self._token = self._address.current_token()
         return self._token != refused

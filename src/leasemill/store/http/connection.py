@@ -42,12 +42,12 @@ class Response(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Whom to connect to; `tls`: None for plain HTTP."""
+    """The server to connect to; `tls` is None for plain HTTP."""
 
     host: str
     port: int
     name: str
-    """As the Host header has it."""
+    """The server's name as the Host header has it."""
     prefix: str
     tls: ssl.SSLContext | None
 
@@ -59,7 +59,7 @@ def origin_of(base: str, tls: ssl.SSLContext | None) -> Origin:
 
 
 class Connection:
-    """Used by one thread at a time."""
+    """One connection, used by one thread at a time."""
 
     def __init__(self, origin: Origin, answer_s: float) -> None:
         try:
@@ -160,7 +160,7 @@ class Connection:
 
 
 class DirectCalls:
-    """Of one server, for threads. A forked child must have its own."""
+    """The connections to one server, for threads. A forked child must have its own."""
 
     def __init__(self, origin: Origin, answer_s: float) -> None:
         self._origin = origin
@@ -195,7 +195,7 @@ class DirectCalls:
         return connection
 
     def _take(self) -> Connection | None:
-        """The one that was used last: the others may grow old."""
+        """Take the idle connection that was used last: the others may grow old."""
         with self._lock:
             if not self._idle:
                 return None

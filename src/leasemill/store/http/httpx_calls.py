@@ -36,18 +36,18 @@ logging.getLogger("httpx").addFilter(_OTHERS)
 
 
 def has_proxy(base: str) -> bool:
-    """Whether the environment names one for this server."""
+    """Whether the environment names a proxy for this server."""
     parts, proxies = urlsplit(base), getproxies()
     return bool({parts.scheme, "all"} & proxies.keys()) and not proxy_bypass(parts.netloc)
 
 
 def trusted() -> ssl.SSLContext:
-    """The certificates that httpx trusts, SSL_CERT_FILE and SSL_CERT_DIR included."""
+    """Return a context with the certificates that httpx trusts, SSL_CERT_FILE and SSL_CERT_DIR included."""
     return httpx.create_ssl_context()
 
 
 class ProxiedCalls:
-    """For threads."""
+    """Calls of threads, through a proxy."""
 
     def __init__(self, base: str, answer_s: float) -> None:
         self._base = base
@@ -64,11 +64,11 @@ class ProxiedCalls:
         self._client.close()
 
     def abandon(self) -> None:
-        """In a forked child: its connections are the parent's, and so are its locks."""
+        """Do nothing in a forked child: the connections are the parent's, and so are the locks."""
 
 
 class WaitingCalls:
-    """For one event loop."""
+    """Calls of one event loop, of which many wait at a time."""
 
     def __init__(self, base: str, answer_s: float) -> None:
         self._base = base

@@ -16,7 +16,7 @@ AnswerT = TypeVar("AnswerT")
 
 
 class LoopThread:
-    """Started when it is first used; a forked child starts its own."""
+    """The thread and its loop, started when they are first used; a forked child starts its own."""
 
     def __init__(self, name: str, on_end: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._name = name
@@ -25,13 +25,13 @@ class LoopThread:
         self.after_fork()
 
     def after_fork(self) -> None:
-        """In the child, before anything else: the parent's thread is not here, and its lock may be held."""
+        """Begin again in a forked child: the parent's thread is not here, and its lock may be held."""
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
     def submit(self, call: Coroutine[Any, Any, AnswerT]) -> Future[AnswerT]:
-        """Its future is cancelled when the thread is closed."""
+        """Run a coroutine in the loop. Its future is cancelled when the thread is closed."""
         with self._lock:
             if self.is_closed:
                 call.close()

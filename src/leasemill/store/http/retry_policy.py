@@ -1,7 +1,7 @@
-"""What to make of a server's answer, or of none. Pure: what is sent, and how long is slept, is the caller's.
+"""Which calls to a server are repeated, after how long, and what their answers mean. The caller sends and sleeps.
 
-A command is sent again only where that is safe: it was never sent, or it does the same when it is done twice.
-Otherwise, and when the server stays away, it is Unavailable: unknown whether it happened.
+A command is sent again only where that is safe: it was never sent, or it has the same effect when it is carried out
+twice. Otherwise, and when the server stays unreachable, it raises Unavailable: it is unknown whether it happened.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from leasemill.wire.problems import Problem, error_of, read_problem
 from leasemill.wire.routes import Route
 
 PATIENCE_S: Final = 5.0
-"""How long a server that is restarted is waited for."""
+"""The longest wait for a server that restarts."""
 AWAY: Final = {HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT}
 
 
@@ -39,7 +39,7 @@ class Answered(NamedTuple):
     problem: Problem | None
     body: bytes | bytearray
     retry_after_s: float = 0.0
-    """How long the server asks to be left alone."""
+    """The time for which the server asks to be left alone."""
 
 
 def answered_by(status: int, headers: Mapping[str, str], body: bytes | bytearray) -> Answered:
@@ -56,7 +56,7 @@ def has_answer(answered: Answered) -> bool:
 
 
 def read_answer(route: Route, answered: Answered) -> Any:
-    """What `has_answer` found. Raises what msgspec does when it cannot be read."""
+    """Return what `has_answer` found. Raises what msgspec does when it cannot be read."""
     found = answered.problem
     if found is None:
         return decode_answer(route, answered.body)
@@ -65,7 +65,7 @@ def read_answer(route: Route, answered: Answered) -> Any:
 
 
 class Attempts:
-    """Those to get one command answered."""
+    """The attempts to get one command answered."""
 
     def __init__(self, base: str, route: Route, jitter: float) -> None:
         self._base = base
@@ -75,13 +75,13 @@ class Attempts:
         self._failures = 0
 
     def after_error(self, error: CallFailed) -> float:
-        """How long to wait before the next attempt."""
+        """Return how long to wait before the next attempt; raises Unavailable if there is none."""
         if not error.was_sent:
             return self._pause(f"cannot be reached: {error}; check that it runs, and the URL", is_safe=True)
         return self._pause(f"did not answer: {error}", is_safe=self._route.is_repeatable)
 
     def after(self, answered: Answered) -> float | None:
-        """None: this is the answer."""
+        """Return how long to wait before the next attempt; None if this is the answer."""
         wait_s, is_repeatable = answered.retry_after_s, self._route.is_repeatable
         if answered.status == HTTPStatus.TOO_MANY_REQUESTS:
             return self._pause("has reached its request limit", is_safe=True, wait_s=wait_s)
@@ -103,7 +103,7 @@ class Attempts:
         return time.monotonic() + wait_s < self._until
 
     def read(self, answered: Answered) -> Any:
-        """The command's answer, or the error that the server's store raised."""
+        """Return the command's answer, or raise the error that the server's store raised."""
         found = answered.problem
         try:
             if has_answer(answered):

@@ -30,12 +30,12 @@ from leasemill.wire.codec import merged_enqueues
 from leasemill.wire.routes import BY_COMMAND
 
 SHARED_JOBS: Final = 100
-"""A call of more jobs is a request of its own."""
+"""A call of more jobs than this is a request of its own."""
 SHARED_BYTES: Final = 64 * 1024
 REQUEST_BYTES: Final = 256 * 1024
-"""Of one that is shared: far less than a server takes, and proxies in front of it."""
+"""The most bytes of a shared request: far less than a server takes, or a proxy in front of it."""
 JOB_BYTES: Final = 256
-"""What a job weighs at least: a request has 1,024 of them at most."""
+"""The least that a job weighs: a request has 1,024 of them at most."""
 WAIT_S: Final = 0.5
 """The longest a call waits for somebody else's request; then it goes alone."""
 ROUTE: Final = BY_COMMAND[c.Enqueue]
@@ -54,7 +54,7 @@ class RequestTicket(pipeline.Ticket, eq=False):
 
 
 class SharedEnqueues:
-    """Of one store. `off_loop`: run something in one of the store's threads."""
+    """The shared requests of one store. `off_loop` runs a function in one of the store's threads."""
 
     def __init__(self, client: HttpClient, off_loop: OffLoop) -> None:
         self._client = client
@@ -83,7 +83,7 @@ class SharedEnqueues:
         return outcomes
 
     def close(self) -> None:
-        """Not waiting for anybody: what is under way ends when the client is closed."""
+        """Close the lines without waiting: requests under way end when the client is closed."""
         for line in self._lines.values():
             line.close(joins=False)
 
@@ -92,12 +92,12 @@ class SharedEnqueues:
             line.reset()
 
     def _ticket(self, command: c.Enqueue) -> RequestTicket:
-        """One without a weight is not shared."""
+        """Return a ticket for the call; one without a weight is not shared."""
         call = self._client.call(command)
         return RequestTicket(call, shared_weight(command.jobs, len(call.body)), jobs=len(command.jobs))
 
     def _send(self, batch: list[RequestTicket]) -> None:
-        """In one request; each call has its answer, or is left to its caller. Raises no Exception."""
+        """Send a batch in one request; each call has its answer, or is left to its caller. Raises no Exception."""
         tickets = [ticket for ticket in batch if ticket.future is None or not ticket.future.cancelled()]
         if not tickets:
             return
@@ -122,7 +122,7 @@ def _withdraw(line: Pipeline[RequestTicket], ticket: RequestTicket) -> None:
 
 
 def shared_weight(jobs: Sequence[JobSpec], body_bytes: int) -> int:
-    """What a call weighs in a request with others; 0: it goes alone."""
+    """Return what a call weighs in a request with others; 0 if it goes alone."""
     if not 0 < len(jobs) <= SHARED_JOBS or body_bytes > SHARED_BYTES:
         return 0
     for job in jobs:
@@ -133,7 +133,7 @@ def shared_weight(jobs: Sequence[JobSpec], body_bytes: int) -> int:
 
 
 def _outcomes(reply: Answered | CallFailed, count: int) -> list[c.EnqueueOutcome] | None:
-    """None: it does not have one for each job."""
+    """Return the outcomes in a reply; None if it does not have one for each job."""
     if isinstance(reply, CallFailed) or not has_answer(reply):
         return None
     try:
@@ -144,5 +144,5 @@ def _outcomes(reply: Answered | CallFailed, count: int) -> list[c.EnqueueOutcome
 
 
 def _is_of_each(reply: Answered | CallFailed) -> bool:
-    """It says nothing of the jobs: each caller goes on as if it had sent them alone, with its own patience."""
+    """Whether a reply says nothing of the jobs: each caller then goes on as if it had sent them alone."""
     return isinstance(reply, CallFailed) or reply.status in OF_EACH

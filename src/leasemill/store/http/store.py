@@ -25,7 +25,7 @@ from leasemill.store.threads import Threads, start_over_in_children
 AnswerT = TypeVar("AnswerT")
 
 CALLS_AT_A_TIME: Final = 32
-"""Of async code; threads ask by themselves."""
+"""The most calls of async code at a time; threads make theirs themselves."""
 
 
 class HttpStore(Store):

@@ -52,7 +52,7 @@ class HttpWatch:
             return True
 
     def close(self) -> None:
-        """Nothing is held between waits."""
+        """Do nothing: a watch holds nothing between waits."""
 
     async def _wait(self, timeout_s: float) -> bool:
         until = time.monotonic() + timeout_s
@@ -81,7 +81,7 @@ def watch_end(client: HttpClient, thread: LoopThread, job_id: str) -> HttpWatch:
 
 
 class HttpCancellations:
-    """Calls whoever subscribed when the server reports a cancellation. Asks only while somebody is subscribed."""
+    """Calls its subscribers when the server reports a cancellation. It asks only while there are subscribers."""
 
     def __init__(self, client: HttpClient, thread: LoopThread) -> None:
         self._client = client
@@ -90,7 +90,7 @@ class HttpCancellations:
         self.subscribed = Cancellations(self._changed)
 
     def after_fork(self) -> None:
-        """Whoever is subscribed in the parent is not here, nor is what polls for them."""
+        """Forget the parent's subscribers, which are not in this process, and what polls for them."""
         self._polling = None
         self.subscribed.reset()
 
