@@ -22,7 +22,7 @@ OUR_FRAMES: Final = (__file__, "<frozen importlib", import_module.__code__.co_fi
 
 
 def load_app(target: str, url: str | None = None) -> App:
-    """The app that `module:name` names, imported as from the current folder; `url` replaces the app's own store."""
+    """Import the app that `module:name` names, as from the current folder. `url` replaces the app's own store."""
     module_name, separator, attribute = target.partition(":")
     if not separator or not module_name or not attribute:
         raise click.UsageError(f"{target!r} does not name an app: write MODULE:APP, for example tasks:app")

@@ -33,7 +33,7 @@ from leasemill.operator.wording import counted, instant
 from leasemill.store.base import Store
 
 STEP_S: Final = 0.1
-"""How much time one paced batch covers: short, to keep the rate even."""
+"""One paced batch covers this much time. It is short, to keep the rate even."""
 NO_FILTERS: Final[dict[str, Any]] = {
     **dict.fromkeys(("queue", "kind", "lane", "group", "unique", "error", "after", "before")),
     "job_ids": (),
@@ -63,17 +63,17 @@ def bulk_options(command: Command) -> Command:
 
 @dataclass(frozen=True, slots=True)
 class JobAction:
-    """What a bulk action does: among which states, with which command, and how it is worded."""
+    """What a command does to each page of jobs: which states it applies to, what it calls, and how that is worded."""
 
     among: frozenset[JobState]
     run: Callable[[c.JobFilter], Iterable[str]]
     done: str
     hint: Mapping[JobState, str] = field(default_factory=dict)
-    """What to add about a job in this state that was named and left alone."""
+    """Hints for jobs that were named and skipped, by their state."""
     repeats: frozenset[JobState] = frozenset()
-    """States in which a job that is named again is not a failure."""
+    """A job that is named again in one of these states is not a failure."""
     held_back: dict[str, str] = field(default_factory=dict)
-    """Jobs that were left alone because another holds their unique key, and which."""
+    """Jobs that were skipped because another job holds their unique key, with the id of that job."""
 
 
 @click.command()
@@ -179,7 +179,7 @@ def _narrowed(where: c.JobFilter, states: frozenset[JobState]) -> c.JobFilter:
 def _pages(
     store: Store, where: c.JobFilter, print_: str | None = None, states: Sequence[str] = (), now: int = 0
 ) -> Iterator[list[Job]]:
-    """Jobs that match, page by page, of those that exist now."""
+    """Yield the jobs that match, page by page. Jobs that are enqueued meanwhile are left out."""
     last = store.totals().seq
     after: int | None = 0
     while after is not None and after <= last:
@@ -236,7 +236,7 @@ def run_bulk_action(
 
 
 def _expected(store: Store, where: c.JobFilter, limit: int | None) -> int | None:
-    """How many jobs match; None if only reading them would show it."""
+    """Return how many jobs match, or None if only reading them would show it."""
     if where.job_ids is not None:
         return len(set(where.job_ids))
     if where != c.JobFilter(queue=where.queue, states=where.states):
@@ -268,7 +268,7 @@ def _batches(pages: Iterable[list[Job]], size: int, limit: int | None) -> Iterat
 
 
 class Pacing:
-    """Keeps a bulk action at its rate: small batches, and no burst after a slow one."""
+    """Keeps a bulk action at its rate, with small batches and without a burst after a slow one."""
 
     def __init__(self, rate: float | None) -> None:
         self._rate = rate
@@ -284,14 +284,14 @@ class Pacing:
 
 
 class Report:
-    """Prints ids as they come, without holding them in memory; without `shows_ids` only if it prints JSON."""
+    """Prints ids as they come, without holding them in memory. Without `shows_ids` only JSON has them."""
 
     def __init__(
         self, as_json: bool, dry_run: bool, done: str, named: Iterable[str], *, shows_ids: bool = True
     ) -> None:
         self.count = 0
         self.missing = dict.fromkeys(named)
-        """Jobs named by their ids that were not acted on yet."""
+        """Jobs that were named by their ids, until they are acted on."""
         self.has_failed = False
         self._left: list[dict[str, str]] = []
         self._as_json = as_json

@@ -232,14 +232,14 @@ def _skipped(schedule: Schedule) -> str:
 
 
 def _declared_at_work(store: Store) -> frozenset[str]:
-    """The schedules that code of a worker that is up declares."""
+    """Return the schedules that the code of running workers declares."""
     return frozenset(
         name for record, age_s in records(store.presence) if not record.is_stale(age_s) for name in record.schedules
     )
 
 
 def _is_declared(schedule: Schedule, at_work: frozenset[str]) -> bool | None:
-    """Whether a worker that is up declares it; None: it was not declared in code, but set by an app or an operator."""
+    """Return whether a running worker declares it, or None if it was set by an app or an operator instead."""
     return schedule.spec.name in at_work if schedule.set_reason == DECLARED else None
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # the extra may not be installed
 DEFAULT_LISTEN = "127.0.0.1:7412"
 NICENESS = 10
 MOST_CONNECTIONS = 500
-"""Of browsers, which open a few each: a page that stays open has one for its live updates."""
+"""A browser opens a few connections, one of them for the live updates of each open page."""
 
 
 @click.command()
@@ -69,7 +69,7 @@ def dashboard(url: str, listen: str, read_only: bool, hosts: tuple[str, ...], re
 
 
 def step_aside() -> None:
-    """Workers on this machine come first: on `file:` all that they write is read here a second time."""
+    """Lower this process's priority. On `file:` it reads all that workers write a second time; they come first."""
     os.nice(NICENESS)
 
 
@@ -88,7 +88,7 @@ def served(
     hosts: tuple[str, ...] = (),
     redact: tuple[str, ...] = (),
 ) -> tuple[str, DashboardServer]:
-    """The link that signs in, and the server that answers it. `on_sign_in` gets the next link when one was used."""
+    """Return a link that signs in, and the server. `on_sign_in` is called with the next link when one was used."""
     try:
         import uvicorn
 

@@ -46,15 +46,15 @@ WORKERS: Final = 3
 LANES: Final = 20
 KILL_AT: Final = 0.15
 STOP_AT: Final = 0.3
-"""Shares of the jobs that are done when a worker is killed, and another stopped."""
+"""A worker is killed, and another one stopped, when these shares of the jobs are done."""
 RUNS_TO_HIT: Final = 2
-"""How many handlers must be in the middle of their work when their worker is hit."""
+"""So many handlers must be in the middle of their work when their worker is hit."""
 BUSY_S: Final = 3.0
-"""How long a lane would take if nothing happened."""
+"""A lane would take so long if nothing happened."""
 WATCHED_S: Final = 40.0
-"""The same if somebody watches: long enough to see leases run out and jobs come back."""
+"""It takes so long with the dashboard, on which leases are seen to expire and jobs to run again."""
 LIMIT_S: Final = 55.0
-"""Beyond what the lanes would take."""
+"""The demo gives up when it takes this much longer than the lanes would."""
 SIGN_IN_WITHIN_S: Final = 600.0
 LOOPBACK: Final = "127.0.0.1"
 EXAMPLES_SHOWN: Final = 5
@@ -62,7 +62,7 @@ NEEDED: Final = {
     "postgresql": (("psycopg",), "postgres,testing"),
     "http": (("httptools", "httpx", "starlette", "uvicorn"), "http,server"),
 }
-"""Packages that a temporary store of this kind needs, and the extras that bring them."""
+"""The packages that a temporary store of this kind needs, and the extras that install them."""
 
 
 @click.command()
@@ -147,7 +147,7 @@ def _exit(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def _given(url: str, kind: str | None) -> Iterator[str]:
-    """A store that somebody uses: nothing of theirs may be mixed up with the demo's jobs."""
+    """Check a store that is in use: its jobs must not be mixed up with the demo's."""
     if kind is not None:
         raise Invalid("--store creates a temporary store and --url names one: use only one of them")
     refuse_memory(url)
@@ -165,7 +165,7 @@ def _given(url: str, kind: str | None) -> Iterator[str]:
 
 
 def _from_anywhere(url: str) -> str:
-    """The workers run in the demo's own folder."""
+    """Return the URL with an absolute path, because the workers run in the demo's folder."""
     if not url.startswith("file:"):
         return url
     _, separator, options = url.partition("?")
@@ -174,7 +174,7 @@ def _from_anywhere(url: str) -> str:
 
 @contextmanager
 def _store_url(kind: str, folder: Path) -> Iterator[str]:
-    """Where the jobs of the demo live, with whatever has to run for that."""
+    """Yield the URL of a temporary store; a server that it needs runs meanwhile."""
     if kind == "file":
         yield f"file:{quote(str(folder / 'jobs'))}"
         return
@@ -230,7 +230,7 @@ class _Demo:
             return audit(self._store, self._entries, self._trail, disturbance)
 
     def _disturb(self, killed: WorkerProcess, stopped: WorkerProcess, left: WorkerProcess) -> Disturbance:
-        """Whatever goes wrong, what there is by then is audited."""
+        """Kill one worker and stop another. If that takes too long, the audit still covers what has happened."""
         killed_at, exit_codes, trouble = math.inf, {}, None
         try:
             killed_at = self._kill(killed)
@@ -256,7 +256,7 @@ class _Demo:
         )
 
     def _kill(self, worker: WorkerProcess) -> float:
-        """In the middle of its work, which it cannot finish then: it is stopped first, to look."""
+        """Kill a worker in the middle of its work. It is stopped first, so that nothing changes during the check."""
         self._await_share(KILL_AT)
         worker.stop(lambda: self._is_hit(worker), self._left_s())
         killed_at = time.monotonic()
@@ -280,7 +280,7 @@ class _Demo:
         )
 
     def _is_hit(self, worker: WorkerProcess) -> bool:
-        """Enough handlers have more than half of their work before them."""
+        """Return whether enough handlers have more than half of their work before them."""
         latest = time.monotonic() - self._work_s / 2
         return sum(mark.at > latest for mark in self._trail.unfinished(worker.id)) >= RUNS_TO_HIT
 

@@ -38,12 +38,12 @@ class Line:
     number: int
     call: Call[Any]
     end: int
-    """In bytes from the beginning."""
+    """Where the line ends, in bytes from the beginning."""
 
 
 @dataclass(slots=True)
 class Sent:
-    """What has become of the lines so far."""
+    """The outcome of the lines so far."""
 
     jobs: int = 0
     duplicates: int = 0
@@ -99,7 +99,7 @@ class Source:
         return call
 
     def _id(self, found: dict[str, Any], field: str) -> str:
-        """It stays an argument if the job has a parameter of this name."""
+        """Return the job's id. The field stays an argument if the job has a parameter of this name."""
         if field not in found:
             raise Invalid(f"it has no field {field!r} (see --id-field)")
         job_id = found[field] if field in self._job.arguments.names else found.pop(field)
@@ -149,7 +149,7 @@ def enqueue_lines(source: Source, group: str | None, *, is_quiet: bool) -> Sent:
 
 
 def check_lines(source: Source, *, is_quiet: bool) -> tuple[int, list[str]]:
-    """How many lines are right, and what is wrong with the first of the others."""
+    """Return how many lines are correct, and the errors of the first that are not."""
     right, wrong = 0, list[str]()
     with ShownProgress("checked", "line", is_quiet=is_quiet) as progress:
         for line in source.lines():
@@ -168,7 +168,7 @@ def _is_full(batch: list[Line]) -> bool:
 
 
 def _send(batch: list[Line], group: str | None, sent: Sent, progress: ShownProgress, size: int | None) -> None:
-    """An interruption waits until the batch is counted; a second one does not."""
+    """Enqueue one batch. An interruption takes effect when the batch is counted; a second one at once."""
     calls = [line.call if group is None else line.call.in_group(group) for line in batch]
     uncertain = f"{_so_far(sent)}; lines {batch[0].number:,} to {batch[-1].number:,} may or may not be enqueued"
     with Interruptible() as interruptible:

@@ -15,16 +15,16 @@ from leasemill.kernel.commands import JobFilter
 from leasemill.kernel.model import SECOND, Job, JobState
 
 SCHEDULED: Final = "scheduled"
-"""How a READY job that is not due yet is shown. Not a state of the store."""
+"""A READY job that is not due yet is shown as this, which is not a state of the store."""
 
 
 def time_option(name: str, *, help: str) -> Callable[[Command], Command]:  # noqa: A002  (click's word)
-    """An option that takes a time with its zone."""
+    """Return an option that takes a time with its zone."""
     return click.option(name, metavar="TIME", callback=_as_time, help=help)
 
 
 def header_option(help: str) -> Callable[[Command], Command]:  # noqa: A002
-    """`--header NAME=VALUE`, a dict of them."""
+    """Return an option `--header NAME=VALUE`, whose values become a dict."""
     return click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, callback=_as_headers, help=help)
 
 
@@ -80,7 +80,7 @@ def wanted(
 
 
 def is_wanted(job: Job, states: Collection[str], now: int) -> bool:
-    """What a JobFilter cannot say: a READY job that is due is not `scheduled`."""
+    """Check what a JobFilter cannot express: a READY job that is due is not `scheduled`."""
     if SCHEDULED not in states or JobState.READY.value in states or job.state is not JobState.READY:
         return True
     return job.available_at > now

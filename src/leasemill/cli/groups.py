@@ -191,7 +191,7 @@ def _document(view: GroupView) -> dict[str, Any]:
 
 
 def _members(store: Store, group_id: str, state: JobState) -> list[Job]:
-    """The first few members in a state."""
+    """Return the first few members in a state."""
     where = JobFilter(group=group_id, states=frozenset({state}))
     return list(islice(all_jobs(store, where, page_size=MEMBERS_SHOWN), MEMBERS_SHOWN))
 

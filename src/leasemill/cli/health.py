@@ -91,7 +91,7 @@ def health(store: Store, max_age: float, worker_id: str | None, as_json: bool) -
 
 
 def processes_of(worker_id: str | None, youngest: WorkerRecord | None) -> list[str]:
-    """The processes that a worker must have, by the latest record of one; none: it is a single process."""
+    """Return the processes that a worker must have, by the latest record of one; none for a single process."""
     if worker_id is None or youngest is None or youngest.supervisor != worker_id:
         return []
     return [f"{worker_id}.{number}" for number in range(1, youngest.processes + 1)]

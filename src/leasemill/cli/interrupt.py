@@ -15,7 +15,7 @@ LOOK_S: Final = 0.1
 
 
 class Interruptible:
-    """Takes effect in the main thread alone, as signals do."""
+    """Delays Ctrl-C until `check`. Like signals, it takes effect in the main thread alone."""
 
     def __init__(self) -> None:
         self._is_asked = False

@@ -168,7 +168,7 @@ def detailed(job: Job) -> dict[str, Any]:
 
 
 def _fields(record: Execution | Cancellation | Refusal, *names: str) -> dict[str, Any]:
-    """The named fields of a record, times written for people."""
+    """Return the named fields of a record, with times written for people."""
     values = {name: getattr(record, name) for name in names}
     return {name: instant(value) if name.endswith("at") else value for name, value in values.items()}
 
@@ -224,7 +224,7 @@ def _print_job(job: Job, now: int) -> None:
 
 
 def _headers(headers: Mapping[str, str]) -> str:
-    """Without the values of those that look like secrets; --json has them all."""
+    """Return the headers without the values of those that look like secrets; --json has them all."""
     redaction = Redaction()
     return ", ".join(f"{name}={REDACTED if redaction.hides(name) else value}" for name, value in headers.items())
 

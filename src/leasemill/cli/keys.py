@@ -123,7 +123,7 @@ def revoke(store: Store, key: str, by: str, as_json: bool) -> None:
 
 
 def _find(store: Store, wanted: str) -> AccessKey:
-    """By id, or by the name of a key that is not revoked. The key itself is refused, with a warning to revoke it."""
+    """Find a key by its id, or one that is not revoked by its name. The key itself is refused: it must be revoked."""
     if wanted.startswith("lm_"):
         raise Refused(
             "name the key's id or name, not the key itself: it is now in the history of your shell; revoke it"

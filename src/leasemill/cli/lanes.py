@@ -113,7 +113,7 @@ def unblock(store: Store, queue: str, lane: str, how: str, reason: str, by: str,
 
 
 def _act(store: Store, how: How, job_id: str, by: str, reason: str) -> bool:
-    """Whether it changed something."""
+    """Act on the job, and return whether that changed anything."""
     this = JobFilter(job_ids=(job_id,))
     match how:
         case How.REDRIVE:
@@ -144,7 +144,7 @@ def _views(store: Store, queue: str | None, blocked: bool) -> Iterator[LaneView]
 
 
 def _waiting(store: Store, view: LaneView) -> Iterator[Job]:
-    """The jobs behind the head, in order. They were enqueued after it, so the list starts there."""
+    """Return the jobs behind the head, in order. They were enqueued after it, so the list starts there."""
     where = JobFilter(queue=view.queue, lane=view.lane, states=frozenset({JobState.READY}))
     return all_jobs(store, where, after=0 if view.head is None else view.head.seq, page_size=WAITING_SHOWN)
 

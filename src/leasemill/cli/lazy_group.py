@@ -54,7 +54,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click's, whose suggestion knows only commands that are imported."""
+        """Suggest a command for a misspelt one. click's suggestion knows only commands that are imported."""
         name = args[0]
         if name not in self.lazy_commands and not name.startswith("-") and not ctx.resilient_parsing:
             ctx.fail(f"No such command {name!r}{did_you_mean(name, self.lazy_commands) or '.'}")

@@ -133,7 +133,7 @@ def clear(store: Store, name: str, reason: str, by: str, as_json: bool) -> None:
 
 
 def _print_terms(store: Store, name: str, as_json: bool) -> None:
-    """What holds for a limit now."""
+    """Print the numbers of a limit that apply now."""
     view = store.limit(name, limit=1)
     terms = LimitTerms() if view is None else view.terms
     emit(as_json, {"limit": name, "terms": _terms(terms)}, f"{_title(name)}: {numbers(terms)}")
@@ -187,7 +187,7 @@ def _key_document(one: LimitKeyView) -> dict[str, Any]:
 
 
 def _terms(terms: LimitTerms) -> dict[str, Any]:
-    """What holds, durations in seconds."""
+    """Return the numbers that apply, with durations in seconds."""
     fields = {"places": terms.places, "rate": terms.rate, "burst": terms.burst}
     per_s = None if terms.per_us is None else terms.per_us / SECOND
     return {name: value for name, value in (fields | {"per_s": per_s}).items() if value is not None}

@@ -35,7 +35,7 @@ STYLES: Final = {
 
 
 def is_screen(stream: TextIO) -> bool:
-    """A terminal on which something can be written over."""
+    """Return whether the stream is a terminal on which something can be written over."""
     return stream.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
 
 
@@ -44,7 +44,7 @@ def print_json(value: object) -> None:
 
 
 def emit(as_json: bool, document: object, *lines: str) -> None:
-    """A result, in one of its two forms."""
+    """Print a result, as JSON or as lines."""
     if as_json:
         print_json(document)
     else:
@@ -55,7 +55,7 @@ def emit(as_json: bool, document: object, *lines: str) -> None:
 def emit_table(
     as_json: bool, documents: Iterable[object], columns: Sequence[str], rows: Iterable[Sequence[str]], more: str = ""
 ) -> None:
-    """A list, in one of its two forms; `more` is what to do if it was cut off."""
+    """Print a list, as JSON or as a table. `more` says how to see the rest if it was cut off."""
     if as_json:
         print_json(list(documents))
         return
@@ -65,13 +65,13 @@ def emit_table(
 
 
 def print_fields(fields: Iterable[tuple[str, object]], width: int = 10) -> None:
-    """One name and its value per line, the values below each other."""
+    """Print one name and its value per line, with the values below each other."""
     for name, value in fields:
         click.echo(f"{name:<{width}} {escaped(str(value))}")
 
 
 def print_lines(text: str) -> None:
-    """A text of several lines, as an error with its traceback: indented, so that none looks like one of ours."""
+    """Print a text of several lines, such as a traceback, indented: none of them looks like a line of ours."""
     for line in text.split("\n"):
         click.echo(f"  {escaped(line)}")
 
@@ -81,13 +81,13 @@ def json_instant(us: int | None) -> str | None:
 
 
 def first_line(error: str | None) -> str:
-    """The first line of an error, short enough for a table."""
+    """Return the first line of an error, short enough for a table."""
     line = (error or "").partition("\n")[0]
     return line if len(line) <= ERROR_SHOWN else line[: ERROR_SHOWN - 3] + "..."
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Columns as wide as they need to be; nothing is cut off or wrapped, so that ids can be copied and piped on."""
+    """Print columns as wide as they need to be. Nothing is cut or wrapped, so that ids can be copied and piped on."""
     rows = [[escaped(cell) for cell in row] for row in rows]
     widths = [max(len(row[index]) for row in (columns, *rows)) for index in range(len(columns))]
     if sys.stdout.isatty():

@@ -24,14 +24,14 @@ BAR_AFTER_S: Final = 0.5
 BAR_EVERY_S: Final = 0.1
 LINE_EVERY_S: Final = 5.0
 RATE_AFTER_S: Final = 1.0
-"""Before, a rate is an accident."""
+"""Before this, a rate says nothing."""
 MEGABYTES: Final = "MB"
 
 quiet_option = click.option("--quiet", "is_quiet", is_flag=True, help="Print no progress on standard error.")
 
 
 class ShownProgress:
-    """How far something is. `what` completes the sentence: "12 jobs redriven".
+    """Shows how far a command is. `what` completes the sentence: "12 jobs redriven".
 
     `unit`: what is counted; empty: nothing is, and only the time is shown. `total`: None if it is not known.
     """
@@ -50,9 +50,9 @@ class ShownProgress:
         self.count = 0
         self.total = total
         self.share: float | None = None
-        """How much of the whole is done, where it follows from something else than the count."""
+        """The share that is done, if something else than the count tells it."""
         self.note = ""
-        """What it waits for: shown in place of a rate, which would be wrong."""
+        """What the command waits for. It is shown in place of a rate, which would be wrong."""
         self._is_quiet = is_quiet
         self._monotonic = monotonic
         self._began_at = monotonic()
@@ -93,7 +93,7 @@ class ShownProgress:
 
     @property
     def done_share(self) -> float | None:
-        """From 0 to 1; None if it is not known."""
+        """The share that is done, from 0 to 1; None if it is not known."""
         if self.share is None and self.total:
             return min(1.0, self.count / self.total)
         return self.share
@@ -168,7 +168,7 @@ def _rate(per_second: float, unit: str) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """In whole seconds: it is an estimate, or grows while it is read."""
+    """Write a duration in whole seconds: it is an estimate, or grows while it is read."""
     minutes, whole_s = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

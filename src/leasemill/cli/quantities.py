@@ -61,7 +61,7 @@ def metavar(presets: Mapping[PresetT, float]) -> str:
 
 
 def span_us(value: str) -> int:
-    """`90d`, `12h`, `30m`: in microseconds."""
+    """Read `90d`, `12h` or `30m` as microseconds."""
     match = SPAN.fullmatch(value)
     if match is None or int(match[1]) == 0:
         raise click.BadParameter(f"{value!r} is not a time span: write for example 90d, 12h or 30m")
@@ -69,14 +69,14 @@ def span_us(value: str) -> int:
 
 
 class Size(int):
-    """Bytes, written so that it can be read again."""
+    """A number of bytes, written so that it can be read again."""
 
     def __str__(self) -> str:
         return f"{int(self)}B"
 
 
 def as_size(value: str) -> Size:
-    """`500MB`, `2GiB`. A bare number is refused: nobody means 500 bytes."""
+    """Read `500MB` or `2GiB`. A bare number is refused: 500 bytes cannot be meant."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]+)", value.strip().lower())
     if match is None or match[2] not in SIZE_UNITS or float(match[1]) == 0:
         raise click.BadParameter(f"{value!r} is not a size: write a number and a unit, for example 500MB or 2GiB")
@@ -84,7 +84,7 @@ def as_size(value: str) -> Size:
 
 
 def as_rate(value: str) -> float:
-    """`5/s`, `100/min`: jobs per second."""
+    """Read `5/s` or `100/min` as jobs per second."""
     try:
         return jobs_per_second(value)
     except Invalid as error:
@@ -92,7 +92,7 @@ def as_rate(value: str) -> float:
 
 
 def as_limit_rate(value: str) -> tuple[int, int]:
-    """`50/s`, `3/10s`: how many, and in how many microseconds."""
+    """Read `50/s` or `3/10s` as a number of starts and a period in microseconds."""
     try:
         return limit_rate(value)
     except Invalid as error:

@@ -136,7 +136,7 @@ def set_queue(
 
 
 def _set_limit(store: Store, queue: str, limit: int | None, clear: bool, by: str, reason: str) -> int | None:
-    """The queue's own limit afterwards, in places."""
+    """Set or clear the queue's limit, and return its number of places afterwards."""
     name = QUEUE_LIMIT + queue
     if limit is not None:
         store.set_limit(name, LimitTerms(limit), by=by, reason=reason)
@@ -147,7 +147,7 @@ def _set_limit(store: Store, queue: str, limit: int | None, clear: bool, by: str
 
 
 def _check_known(store: Store, queue: str, create: bool) -> None:
-    """A queue is created by its first job; a misspelt name must not look as if it had worked."""
+    """Refuse an unknown queue. Its first job creates a queue, so a misspelt name would seem to work."""
     if create or find_queue(store, queue) is not None:
         return
     known = [view.name for view in all_queues(store)]
@@ -172,7 +172,7 @@ def _shown(policy: Policy | None) -> str:
 
 
 def _policy(policy: Policy | None) -> dict[str, Any]:
-    """What is set, durations in seconds."""
+    """Return the settings, with durations in seconds."""
     if policy is None:
         return {}
     return {

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 SUPERVISORS_OWN: Final = frozenset({"worker_id", "reload", "reload_dirs"})
 """Options that are not passed to the processes."""
 NOT_WITH_RELOAD: Final = {"processes": 1, "drain": False, "max_jobs": None, "max_memory": None}
-"""What ends a process, or runs several, with the values that do neither."""
+"""Options that end a process or run several, with the values that do neither."""
 PROGRAM: Final = ("-P", "-m", "leasemill")
 """-P: the working directory must not hide a module of Python's; a process adds it when it imports the app."""
 SHUTDOWN_S: Final = 20.0
 
 
 def command_of(context: click.Context) -> list[str]:
-    """What starts a process with the options of this command."""
+    """Return the command line that starts a process with the options of this command."""
     embedded = context.obj
     program: tuple[str, ...] = PROGRAM
     if isinstance(embedded, Embedded):
@@ -40,7 +40,7 @@ def command_of(context: click.Context) -> list[str]:
 
 
 def arguments_of(context: click.Context) -> list[str]:
-    """The command line again, from what click has read."""
+    """Return the arguments of the command line again, from what click has read."""
     arguments: list[str] = []
     for parameter in context.command.params:
         name = parameter.name or ""
@@ -96,7 +96,7 @@ def reload(context: click.Context, name: str) -> None:
 
 
 def aggregator(address: str | None) -> MetricsAggregator | None:
-    """The metrics of its processes, served at this address; None without an address."""
+    """Serve the metrics of all processes at this address; None without an address."""
     from leasemill.worker.exporting.endpoint import Endpoint, parsed_address
     from leasemill.worker.supervisor.metrics_aggregator import MetricsAggregator
 

@@ -66,7 +66,7 @@ def work(given: Mapping[str, Any], worker_id: str) -> None:
 
 
 def export(app: App, address: str, supervised: Supervised | None) -> None:
-    """Serve metrics; of a supervised process, its supervisor does."""
+    """Serve metrics, or share them with the supervisor, which serves those of all its processes."""
     measures = Measures(app)
     app.observers.append(measures)
     if supervised is None:
@@ -107,12 +107,12 @@ def run(worker: Worker, on_signal: Callable[[], None]) -> None:
 
 
 def reach_store(app: App, queues: Iterable[str]) -> None:
-    """Open it and read something: opening alone does not reach a server. Of other queues a key may not read."""
+    """Open the store and read something: opening alone does not reach a server. A key may not read other queues."""
     app.store.run(c.GetPolicies(tuple(queues or app.queues)))
 
 
 def await_store(app: App, queues: Iterable[str]) -> None:
-    """A worker that starts while its store is unavailable waits for it, as a running one would."""
+    """Wait for a store that is unavailable, as a running worker would."""
     for failures in itertools.count(1):
         try:
             reach_store(app, queues)
@@ -127,7 +127,7 @@ def await_store(app: App, queues: Iterable[str]) -> None:
 
 
 def warn_of_unknown(queues: Iterable[str], app: App) -> None:
-    """Jobs can be put into any queue from SQL, so a queue that no declaration names is not refused."""
+    """Warn of queues that no job declares. They are not refused: SQL can enqueue into any queue."""
     known = sorted(app.queues)
     for queue in queues:
         if queue not in known:
@@ -140,7 +140,7 @@ def warn_of_unknown(queues: Iterable[str], app: App) -> None:
 
 
 def warn_of_memory(app: App) -> None:
-    """It may be meant: schedules and handlers enqueue in this process too."""
+    """Warn of a memory: store. It is not refused: schedules and handlers enqueue in this process too."""
     if app.url.startswith("memory:") and not app.is_open:
         log.warning(
             "a memory: store lives inside one process: this worker runs only jobs that its own code enqueues, "
@@ -149,7 +149,7 @@ def warn_of_memory(app: App) -> None:
 
 
 def weighted(text: str) -> tuple[str, int]:
-    """`billing=3` as a queue and its weight."""
+    """Read `billing=3` as a queue and its weight."""
     name, separator, weight = text.partition("=")
     if separator and not weight.isdecimal():
         raise click.UsageError(f"--queue {text}: the weight must be a whole number, for example --queue {name}=3")

@@ -178,7 +178,7 @@ def serve(
 def _dashboard(
     store: Store, opened: ExitStack, redact: tuple[str, ...]
 ) -> tuple[dict[str, Dashboard], Callable[[], None]]:
-    """What to mount, and what to call when the server begins to stop."""
+    """Return what to mount, and what to call when the server begins to stop."""
     try:
         from leasemill.dashboard.mount import PATH, mounted_dashboard
     except ModuleNotFoundError as error:

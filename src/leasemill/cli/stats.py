@@ -99,7 +99,7 @@ def gathered(store: Store) -> dict[str, Any]:
 
 
 def _is_full(limit: LimitView) -> bool:
-    """Not known of a limit that counts for each key: its keys are not read."""
+    """Return whether a limit is full. Of one that counts for each key this is not known: its keys are not read."""
     places = limit.terms.places
     counts_once = bool(limit.holders) or limit.name.startswith(QUEUE_LIMIT)
     return places == 0 or (places is not None and counts_once and limit.held >= places)
@@ -154,7 +154,7 @@ def _print(found: dict[str, Any], before: dict[str, Any] | None) -> None:
 
 
 def unserved(queues: dict[str, dict[str, Any]]) -> list[str]:
-    """Queues whose due jobs no running worker claims. One that is named like a served queue is probably a typo."""
+    """Return queues whose due jobs no running worker claims. A name like that of a served queue may be a typo."""
     served = [name for name, queue in queues.items() if queue["is_served"]]
     return [
         f"{name} ({counted(queue['jobs'][JobState.READY], 'job')}{did_you_mean(name, served)})"

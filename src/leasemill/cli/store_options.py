@@ -29,14 +29,14 @@ class Embedded:
     """The command line inside a framework's, whose app and store it uses: the `obj` of click's context."""
 
     app: str
-    """As MODULE:APP."""
+    """The app, as MODULE:APP."""
     url: Callable[[], str]
     program: tuple[str, ...] | None
-    """What Python runs to start the framework's command line again; None: it was called by a program."""
+    """The arguments that make Python start the framework's command line again; None if a program called it."""
 
 
 class AppArgument(click.Argument):
-    """MODULE:APP; inside a framework it is not asked for."""
+    """The argument MODULE:APP, which a command inside a framework does not take."""
 
     def get_usage_pieces(self, ctx: click.Context) -> list[str]:
         return [] if isinstance(ctx.obj, Embedded) else super().get_usage_pieces(ctx)
@@ -72,7 +72,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 class Reason(click.types.StringParamType):
-    """Text. If it is missing, the error message says what it is for."""
+    """A text. If it is missing, the error message says what it is for."""
 
     def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
         return (
@@ -104,14 +104,14 @@ def limit_option(what: str = "") -> Callable[[Command], Command]:
 
 
 def with_options(command: Command, *options: Callable[[Command], Command]) -> Command:
-    """The command with these options, in this order."""
+    """Return the command with these options, in this order."""
     for option in reversed(options):
         command = option(command)
     return command
 
 
 def on_store(command: Command) -> Command:
-    """Options --url and --json; the command is called with the opened store."""
+    """Add the options --url and --json. The command is called with the opened store."""
 
     @wraps(command)
     def run(url: str, **given: Any) -> None:
@@ -131,13 +131,13 @@ redact_option = click.option(
 
 
 def acting_on_store(command: Command) -> Command:
-    """As `on_store`, for what is recorded in the audit trail."""
+    """Add those of `on_store`, and --reason and --by for the audit trail."""
     return with_options(on_store(command), reason_option, by_option)
 
 
 @contextmanager
 def opened(url: str) -> Iterator[Store]:
-    """A store that exists: a command that reads must not create one."""
+    """Open a store that exists: a command that reads must not create one."""
     refuse_memory(url)
     if url.startswith("file:"):
         from leasemill.store.file.disk import holds_log, unavailable
@@ -159,7 +159,7 @@ def opened(url: str) -> Iterator[Store]:
 
 
 def refuse_memory(url: str) -> None:
-    """A command that ends at once would lose what it wrote, and cannot see another process's store."""
+    """Refuse a memory: store. The command would lose what it wrote, and cannot see another process's store."""
     if url.startswith("memory:"):
         raise Refused(
             "a memory: store lives inside one process and is gone when this command ends: "

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from leasemill.cli.top_screen import Picture
 
 REDRAWN_S: Final = 0.2
-"""How often the screen is drawn, with the latest reading, in the terminal's size, and leases count down."""
+"""The screen is drawn this often, in the terminal's size and with the latest reading; leases count down."""
 READING_SHARE: Final = 0.2
 LATE_S: Final = 3.0
 """A reading that takes this much longer than the interval is noticed."""
@@ -101,7 +101,7 @@ def _print_once(shown: Overview) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the reader knows. `read_at`, `failing_since` and `asked_at` are of the monotonic clock."""
+    """The state of the reader. `read_at`, `failing_since` and `asked_at` are of the monotonic clock."""
 
     reading: StoreReading | None = None
     read_at: float = 0.0
@@ -109,7 +109,7 @@ class Seen:
     failing_since: float | None = None
     error: str = ""
     fatal: LeasemillError | None = None
-    """Trying again would not help."""
+    """An error that trying again would not change."""
 
 
 class StoreReader:
@@ -157,7 +157,7 @@ class StoreReader:
 
 
 def problem(seen: Seen, interval_s: float, now: float) -> str:
-    """The notice about a store that does not answer; empty: it does."""
+    """Return the notice about a store that does not answer; empty if it does."""
     age = "" if seen.reading is None else f"; showing what was read {_span(now - seen.read_at)} ago"
     if seen.failing_since is not None:
         return f"store unavailable for {_span(now - seen.failing_since)}{age}: {seen.error}"
@@ -175,7 +175,7 @@ def _span(seconds: float) -> str:
 
 @contextmanager
 def _keyboard() -> Iterator[int | None]:
-    """Standard input, whose keys can be read one by one; None if it is not a terminal. It is restored in any case.
+    """Yield standard input, whose keys can be read one by one, or None if it is not a terminal. It is restored.
 
     Ctrl-C interrupts as usual. Ctrl-Z does nothing: a stopped program would leave its screen behind.
     """
@@ -198,7 +198,7 @@ def _keyboard() -> Iterator[int | None]:
 
 
 def _next_key(keyboard: int | None) -> str | None:
-    """The key that was pressed, after a moment at most; None: none was, and empty: the terminal is gone."""
+    """Wait a moment for a key and return it; None if there was none, empty if the terminal is gone."""
     if keyboard is None:
         time.sleep(REDRAWN_S)
         return None
@@ -239,7 +239,7 @@ class _Screen:
             self._reader.stop()
 
     def _obey(self, key: str | None) -> bool:
-        """False: the user wants to leave."""
+        """Do what a key asks for. Returns False if the user wants to leave."""
         match key:
             case "q" | "Q" | "":
                 return False

@@ -148,7 +148,7 @@ def _line(*parts: tuple[str, str]) -> Text:
 
 
 def _shared(counts: Sequence[int], room: int | None) -> list[int]:
-    """How many rows each section gets: what a short one does not need, the others get."""
+    """Return how many rows each section gets. The others get what a short one does not need."""
     wanted = [max(1, count) for count in counts]
     given = wanted if room is None else [1] * len(wanted)
     while room is not None and sum(given) < min(room, sum(wanted)):
@@ -158,14 +158,14 @@ def _shared(counts: Sequence[int], room: int | None) -> list[int]:
 
 
 def _part(count: int, total: int, is_more: bool) -> str:
-    """What part of the whole is shown."""
+    """Say which part of the whole is shown, after the title of a section."""
     if count < total or is_more:
         return f" {count:,} of {total:,}{'+' if is_more else ''}"
     return f" {total:,}" if total else ""
 
 
 def _table(section: Section, lines: Sequence[object], part: str, console: Console, options: ConsoleOptions) -> Table:
-    """The table with as many of its columns as the width has room for."""
+    """Return the table with as many of its columns as the width has room for."""
     is_wide = options.max_width >= WIDE
     first = Column(Text(section.title + part, "bold not dim"), width=36 if is_wide else 22, no_wrap=True)
     shown = [one for one in section.columns if is_wide or not one.is_for_wide]
@@ -187,12 +187,12 @@ def _table(section: Section, lines: Sequence[object], part: str, console: Consol
 
 
 def _number(title: str, least: int, cell: Callable[[Any], Text], is_for_wide: bool = False) -> Shown:
-    """As wide as it needs to be. At least so wide that a table does not move while its numbers change."""
+    """Return a column of numbers. `least`: so wide that the table does not move while they change."""
     return Shown(Column(title, justify="right", min_width=max(least, len(title)), no_wrap=True), cell, is_for_wide)
 
 
 def _text(title: str, share: int, cell: Callable[[Any], RenderableType], is_for_wide: bool = False) -> Shown:
-    """It is cut where there is no room, and gets this share of what is left."""
+    """Return a column that is cut where there is no room. It gets this share of what the others leave."""
     return Shown(Column(title, width=LEAST, ratio=share, no_wrap=True, overflow="ellipsis"), cell, is_for_wide)
 
 
@@ -286,12 +286,12 @@ SECTIONS: Final = (QUEUES, WORKERS, RUNNING, FAILURES)
 
 
 def printable(text: str) -> str:
-    """The text without what would move the cursor."""
+    """Return the text without characters that would move the cursor."""
     return "".join(one if one.isprintable() else " " for one in text)
 
 
 def shortened(text: str, width: int) -> str:
-    """Cut in the middle to a width in cells: the end gets two thirds of it."""
+    """Cut the text in the middle to a width in cells. The end gets two thirds of it."""
     text = printable(text)
     if cell_len(text) <= width:
         return text
@@ -317,7 +317,7 @@ def _rate(per_second: float | None) -> str:
 
 
 def _span(seconds: float | None, style: str = "") -> Text:
-    """In tenths of a second at the finest: what changes with every look is not read."""
+    """Write a duration, in tenths of a second at the finest: a number that always changes cannot be read."""
     if seconds is None:
         return Text("-", CALM)
     return Text(f"{max(0.0, seconds):.1f} s" if seconds < 1 else span(int(seconds * SECOND)), style)

@@ -236,7 +236,7 @@ def _job_ids(event: AnyEvent) -> tuple[str, ...]:
 
 
 def _fields(event: AnyEvent) -> dict[str, Any]:
-    """An event's fields by name, nested values too."""
+    """Return an event's fields by name, nested values too."""
     return {name: _named(getattr(event, name)) for name in event.__struct_fields__}
 
 

@@ -85,7 +85,7 @@ def _list(store: Store, as_json: bool) -> None:
 
 
 def ordering(command: Command) -> Command:
-    """WORKER, and the options of an order."""
+    """Add WORKER and the options of a command to it."""
     wait_option = click.option("--wait", is_flag=True, help="Wait until the worker has done so.")
     return with_options(acting_on_store(command), click.argument("worker"), wait_option)
 

@@ -33,7 +33,7 @@ __all__ = ["export"]
 
 
 def export(app: App, registry: CollectorRegistry = REGISTRY) -> None:
-    """Put the metrics of the app's workers into a registry. Once for an app, before its worker is made."""
+    """Put the metrics of the app's workers into a registry. Call it once for an app, before its worker is created."""
     if not isinstance(app, App):
         raise Invalid(f"export takes the leasemill.App, not {app!r}: write export(app)")
     if any(isinstance(observer, Measures) for observer in app.observers):

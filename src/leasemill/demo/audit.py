@@ -29,9 +29,9 @@ class Disturbance:
     killed_at: float
     stopped: str
     exit_codes: Mapping[str, int]
-    """Of the workers that were asked to end."""
+    """The exit codes of the workers that were asked to end."""
     trouble: str | None = None
-    """Why the demo was cut short."""
+    """The reason why the demo was cut short, if it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def audit(store: Store, entries: Mapping[str, Entry], trail: Trail, disturbance:
 
 
 def _all_jobs(store: Store) -> Iterator[Job]:
-    """Of the demo: the store may have others."""
+    """Yield the demo's jobs: the store may have others."""
     for queue in (DEPOSITS, LEDGER):
         yield from all_jobs(store, c.JobFilter(queue=queue))
 
@@ -132,7 +132,7 @@ class _Evidence:
         return next(iter(committed), None)
 
     def _effects(self, job_id: str, by_handlers: int) -> int:
-        """How often a deposit took effect: the larger count of two witnesses, and 0 unless all of them agree.
+        """Return how often a deposit took effect: the larger count of two witnesses, and 0 unless all of them agree.
 
         The witnesses are the record (executions that committed), the handlers (whose commit returned), and the entry
         itself, in the result and in the follow-up.
@@ -148,7 +148,7 @@ class _Evidence:
         return max(by_record, by_handlers) if by_record and is_right else 0
 
     def _lanes_in_order(self) -> dict[str, bool]:
-        """Per account: deposits committed, and their bookings were enqueued, in the order the deposits were."""
+        """Return for each account whether its deposits committed, and enqueued their bookings, in their own order."""
         facts: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
         for job_id, entry in self.entries.items():
             execution, booking = self._committed(job_id), self.jobs.get(followup_id(job_id, 0))
@@ -163,7 +163,7 @@ class _Evidence:
         }
 
     def _ran_again_s(self, unfinished: list[Execution]) -> list[float]:
-        """For each job the killed worker left behind uncommitted: how long after the kill another handler began it."""
+        """Return how long after the kill another handler began each job that the killed worker had not committed."""
         left = {(it.job_id, it.attempt + 1) for it in unfinished if it.worker == self.disturbance.killed}
         began = {(mark.job, mark.attempt): mark.at for mark in self.marks if mark.what == "began"}
         return sorted(began[run] - self.disturbance.killed_at for run in left & began.keys())
@@ -176,7 +176,7 @@ class _Evidence:
         return Finding("jobs", text, not wrong, wrong)
 
     def _about_runs(self, audit: Audit) -> Finding:
-        """Every run is on record, once."""
+        """Check that every run is on record, once."""
         on_record = {
             (job_id, execution.attempt, execution.worker)
             for job_id in self.entries.keys() & self.jobs.keys()
@@ -201,7 +201,7 @@ class _Evidence:
         return Finding("effects", text, not wrong, tuple(wrong))
 
     def _wrong_commits(self) -> Iterator[str]:
-        """The run whose commit returned is the one on record; it returned to all but those killed in between."""
+        """Check that the run whose commit returned is on record. It returned to all but those killed in between."""
         returned = {mark.job: (mark.attempt, mark.worker) for mark in self.marks if mark.what == "committed"}
         for job_id in self.entries:
             execution = self._committed(job_id)
@@ -211,7 +211,7 @@ class _Evidence:
                 yield f"{job_id}: on record is {execution.worker}, but the commit of {returned.get(job_id)} returned"
 
     def _about_expired(self, audit: Audit) -> Finding:
-        """Where a death cannot be proved, the killed worker's leases end by time, too."""
+        """Check how the leases ended. Where a death cannot be proved, the killed worker's end by time, too."""
         expired, died = audit.leases_expired, audit.leases_of_the_dead
         killed, stopped = self.disturbance.killed, self.disturbance.stopped
         proved, by_time = died.get(killed, 0), expired.get(killed, 0)
@@ -223,7 +223,7 @@ class _Evidence:
         return Finding("leases ended", text, holds)
 
     def _about_refused(self, audit: Audit) -> Finding:
-        """The stopped worker came too late: a refused report of each run that could not commit is on record."""
+        """Check that the stopped worker came too late: each run that could not commit has a refused report."""
         on_record = {
             (job_id, refusal.worker, refusal.attempt) for job_id, job in self.jobs.items() for refusal in job.refusals
         }

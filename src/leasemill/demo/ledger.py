@@ -64,7 +64,7 @@ async def book(entry: Entry) -> Entry:
 
 
 def deposits(jobs: int, lanes: int) -> dict[str, Entry]:
-    """The expected entries of the ledger, by the id of the job that makes each, in the order they are enqueued."""
+    """Return the expected entries of the ledger by the ids of their jobs, in the order these are enqueued."""
     entries = (Entry(f"account-{it % lanes:02}", it // lanes, 100 + it) for it in range(jobs))
     return {f"deposit-{entry.account}-{entry.number:05}": entry for entry in entries}
 
@@ -75,6 +75,6 @@ def calls(entries: Mapping[str, Entry]) -> Iterator[Call[Entry]]:
 
 
 def counts(store: Store, queue: str) -> dict[JobState, int]:
-    """The jobs of one queue, by state; the store may have many other queues."""
+    """Count the jobs of one queue by state; the store may have many other queues."""
     views = store.queues(limit=BATCH_ITEMS, after=queue[:-1])
     return next((view.counts for view in views if view.name == queue), {})

@@ -1,4 +1,4 @@
-"""A server in a process of its own, to be stopped, killed and started again at the same address."""
+"""A server in a separate process, which can be stopped, killed and started again at the same address."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ END_S: Final = 30.0
 
 
 class ServerProcess:
-    """`leasemill serve` on a free port of this machine. `store_url`: what it serves."""
+    """`leasemill serve` on a free port of this machine, for the store at `store_url`."""
 
     def __init__(self, store_url: str, log: Path, *options: str) -> None:
         self._store_url = store_url
@@ -29,7 +29,7 @@ class ServerProcess:
         self.start()
 
     def start(self) -> None:
-        """Returns when it answers."""
+        """Start the server, and return when it answers."""
         listen = ("--url", self._store_url, "--listen", f"{HOST}:{self._port}")
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(
@@ -58,7 +58,7 @@ class ServerProcess:
         return self._process.pid
 
     def terminate(self) -> int:
-        """SIGTERM; returns its exit code."""
+        """Send SIGTERM, and return the exit code."""
         self._process.terminate()
         return self._process.wait(END_S)
 

@@ -21,7 +21,7 @@ What: TypeAlias = Literal["began", "committed", "refused", "failed"]
 
 
 class Mark(Struct, frozen=True):
-    """One line: a run of a job began, or how it ended."""
+    """One line of the file: a run of a job began, or ended."""
 
     at: float
     what: What
@@ -42,7 +42,7 @@ class Trail:
 
     @classmethod
     def of_process(cls) -> Trail:
-        """The one named in this process's environment."""
+        """Return the file that this process's environment names."""
         return cls(Path(os.environ[TRAIL_VARIABLE]))
 
     def leave(self, what: What, ctx: Context) -> None:
@@ -54,7 +54,7 @@ class Trail:
             os.close(fd)
 
     def marks(self, what: What | None = None, *, worker: str | None = None, job: str | None = None) -> list[Mark]:
-        """All marks so far, oldest first."""
+        """Return all marks so far, oldest first."""
         try:
             lines = self.path.read_bytes().splitlines()
         except FileNotFoundError:
@@ -69,7 +69,7 @@ class Trail:
         ]
 
     def unfinished(self, worker: str) -> list[Mark]:
-        """Runs of a worker that began and have not ended."""
+        """Return the runs of a worker that began and have not ended."""
         open_runs: dict[tuple[str, int], Mark] = {}
         for mark in self.marks(worker=worker):
             if mark.what == "began":

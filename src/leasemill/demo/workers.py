@@ -1,4 +1,4 @@
-"""Workers in processes of their own, to be stopped, continued and killed at chosen moments.
+"""Workers in separate processes, to be stopped, continued and killed at chosen moments.
 
     with WorkerProcess("shop:app", url="file:./jobs", log=folder / "worker.log") as worker:
         worker.stop(when=handler_is_running)     # SIGSTOP, never while it holds a lock others wait for
@@ -34,7 +34,7 @@ END_S: Final = 60.0
 
 
 class TookTooLong(AssertionError):
-    """What was waited for did not come."""
+    """A condition did not become true in time."""
 
 
 def wait_until(condition: Callable[[], object], what: str, limit_s: float = 60.0, every_s: float = 0.005) -> None:
@@ -47,7 +47,7 @@ def wait_until(condition: Callable[[], object], what: str, limit_s: float = 60.0
 
 
 class WorkerProcess:
-    """`leasemill worker` in a process and a session of its own; its log is kept as JSON lines."""
+    """`leasemill worker` in its own process and session, whose log is kept as JSON lines."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class WorkerProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs; negative: the signal that ended it."""
+        """The exit code, or None while it runs; negative if a signal ended it."""
         return self._process.poll()
 
     def check_running(self) -> None:
@@ -121,20 +121,20 @@ class WorkerProcess:
         self.signal(signal.SIGCONT)
 
     def end(self, limit_s: float = END_S) -> int:
-        """SIGTERM, and its exit code."""
+        """Send SIGTERM, and return the exit code."""
         if self.exit_code is None:
             self.signal(signal.SIGTERM)
         return self.wait(limit_s)
 
     def wait(self, limit_s: float = END_S) -> int:
-        """Its exit code, when it has ended."""
+        """Wait until it has ended, and return the exit code."""
         try:
             return self._process.wait(limit_s)
         except subprocess.TimeoutExpired:
             raise TookTooLong(f"worker {self.id} did not end within {limit_s:g} s:\n{self.log()[-2_000:]}") from None
 
     def close(self) -> None:
-        """Nothing of it is left, whatever state it was in."""
+        """Kill it and its children, whatever state it is in."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)  # its group: it leads a session of its own
         self._process.wait()
@@ -143,7 +143,7 @@ class WorkerProcess:
         return self._log.read_text(errors="replace")
 
     def _await_stopped(self) -> None:
-        """A signal is sent, not done: wait until every thread stands still (or the process has ended)."""
+        """Wait until every thread stands still, or the process has ended: a signal takes effect after it was sent."""
         if sys.platform == "linux":
             os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         else:
@@ -154,7 +154,7 @@ class WorkerProcess:
 
 
 def holds_no_lock(url: str, worker_id: str) -> bool:
-    """Whether a worker, now that it stands still, holds nothing of the store that others wait for.
+    """Return whether a stopped worker holds no lock of the store that others wait for.
 
     Behind a server it never does: the server takes the locks.
     """
@@ -164,12 +164,12 @@ def holds_no_lock(url: str, worker_id: str) -> bool:
 
 
 def session_name(worker_id: str) -> str:
-    """What PostgreSQL calls the sessions of a worker: it cuts longer ones."""
+    """Return the name of a worker's sessions; PostgreSQL cuts longer names."""
     return worker_id[-SESSION_NAME_BYTES:]
 
 
 def _is_folder_free(path: Path) -> bool:
-    """Who gets the folder's lock knows that nobody else has it. The others have it for a moment: it is tried again."""
+    """Take the folder's lock, to see that no one has it. Running workers have it for a moment, so this is retried."""
     if not path.exists():
         return True
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -186,7 +186,8 @@ def _is_folder_free(path: Path) -> bool:
 
 
 def _are_rows_free(url: str, session: str) -> bool:
-    """A session between two statements of a transaction keeps its locks; one in a statement will end it by itself."""
+    """Look at the worker's sessions. One between two statements of a transaction keeps its locks; one that is in a
+    statement ends it by itself."""
     import psycopg
 
     from leasemill.store.postgres.driver.url import parse_url

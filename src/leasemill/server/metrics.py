@@ -27,7 +27,7 @@ EXPORTED: Final = (REQUESTS, DURATION, OPEN_POLLS, STORE_JOBS)
 
 
 class ServerMetrics:
-    """The requests of one server; what else is shown is read when it is asked for."""
+    """Counts the requests of one server. The other metrics are read for each scrape."""
 
     def __init__(self, open_polls: Callable[[], int]) -> None:
         self._requests = Samples()
@@ -38,7 +38,7 @@ class ServerMetrics:
         self._requests.observe(DURATION, (verb,), seconds)
 
     async def exposition(self, store: Store) -> str:
-        """Every metric, in Prometheus's format. A server shows all queues: unlike a worker's, they are not bounded."""
+        """Write every metric in Prometheus's format. Unlike a worker's, the queues are not bounded in number."""
         found = Samples({**self._requests.values}, self._requests.histograms)
         found.add(OPEN_POLLS, by=self._open_polls())
         found.values[STORE_JOBS.name] = {

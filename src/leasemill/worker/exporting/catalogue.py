@@ -20,9 +20,9 @@ class Metric:
     help: str
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
-    """Upper bounds, in order; one more without a bound is implied."""
+    """The upper bounds, in order. One more bucket without a bound is implied."""
     is_summed: bool = True
-    """What several have is added up; else the largest counts, as of an age."""
+    """The values of several processes are added up; if not, the largest counts, as with an age."""
 
 
 JOBS: Final = Metric(
@@ -165,7 +165,7 @@ COUNTED: Final = {
         "leasemill_loop_stalled_seconds_total", "counter", "Time that the event loop stood still."
     ),
 }
-"""What is a counter of the worker's own (`worker/metrics.py`), by its name there."""
+"""The counters of `worker/metrics.py`, by their names there."""
 
 METRICS: Final = {
     metric.name: metric

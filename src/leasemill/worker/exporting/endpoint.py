@@ -24,7 +24,7 @@ log = logging.getLogger("leasemill.worker")
 LOOPBACK: Final = "127.0.0.1"
 PATH: Final = "/metrics"
 CLIENT_S: Final = 5.0
-"""How long a client may take to send its request, or to read the answer."""
+"""A client may take so long to send its request, or to read the response."""
 
 _ADDRESS: Final = re.compile(r"(?:(?P<host>\[[^\]]+\]|[^:\[\]]*):)?(?P<port>\d{1,5})")
 
@@ -40,7 +40,7 @@ class Address(NamedTuple):
 
 
 def parsed_address(text: str) -> Address:
-    """`9464` and `:9464` are of the loopback interface: metrics are not for everybody unless somebody says so."""
+    """Read an address. `9464` and `:9464` mean the loopback interface: metrics are public only on request."""
     match = _ADDRESS.fullmatch(text)
     if match is None or int(match["port"]) > 65_535:
         raise Invalid(
@@ -51,7 +51,7 @@ def parsed_address(text: str) -> Address:
 
 
 class Endpoint:
-    """Listens from when it is made, so that an address in use is noticed before any job is claimed."""
+    """Listens as soon as it is created, so that an address in use is noticed before any job is claimed."""
 
     def __init__(self, address: Address, samples: Callable[[], Samples]) -> None:
         try:
@@ -74,7 +74,7 @@ class Endpoint:
 
 
 class _Server(socketserver.ThreadingTCPServer):
-    """Not http.server's: that asks the name service for its own name first."""
+    """A plain server: http.server's asks the name service for its own name first."""
 
     allow_reuse_address = True
     daemon_threads = True

@@ -34,7 +34,7 @@ from leasemill.worker.exporting.queues import QueueReader
 from leasemill.worker.exporting.samples import Labels, Samples
 
 FOLD: Final = 500
-"""So many runs are counted at once: one by one each would cost more than the rest of what is done for it here."""
+"""So many runs are counted at once: counted one by one, each would cost more than all the rest here."""
 EXPIRED_STATES: Final = (JobState.READY, JobState.SUCCEEDED, JobState.DEAD)
 
 
@@ -46,7 +46,7 @@ class _AtWork:
 
 
 class Measures(Observer):
-    """Give it to an app before its worker is made: `app.observers.append(Measures(app))`."""
+    """Counts for an app. It is added before the worker is created: `app.observers.append(Measures(app))`."""
 
     is_exporting: ClassVar[bool] = True
 
@@ -67,7 +67,7 @@ class Measures(Observer):
     # What is exported --------------------------------------------------------------------------------------------
 
     def counters(self) -> Samples:
-        """What only rises."""
+        """Return the numbers that only rise."""
         with self._lock:
             self._fold()
             found = self._counted.copy()
@@ -77,7 +77,7 @@ class Measures(Observer):
         return found
 
     def gauges(self) -> Samples:
-        """What is so now, but for the queues: of the workers that are at work."""
+        """Return the current numbers of the running workers, without the queues."""
         found = Samples()
         with self._lock:
             workers = dict(self._workers)
@@ -92,7 +92,7 @@ class Measures(Observer):
         return found
 
     def queues(self) -> tuple[Samples, float]:
-        """The queues' jobs if this process has the elected worker, and how many seconds it stays elected."""
+        """Return the queues' jobs if this process has the elected worker, and for how many seconds it stays elected."""
         found, left_s = Samples(), 0.0
         with self._lock:
             workers = list(self._workers.values())
@@ -152,7 +152,7 @@ class Measures(Observer):
                 self._counted.observe(REAPER_STALE, (), expiration.stuck_us / SECOND)
 
     def _fold(self) -> None:
-        """Count what was only kept. Appending and popping need no lock, so runs do not wait for a scrape."""
+        """Count the runs that were kept. Appending and popping need no lock, so runs do not wait for a scrape."""
         for metric, kept in ((WAIT, self._waited), (RUN, self._ran)):
             by_labels: defaultdict[Labels, list[float]] = defaultdict(list)
             for _ in range(len(kept)):
@@ -171,7 +171,7 @@ class Measures(Observer):
 
 
 def _add_counters(samples: Samples, counters: Mapping[str, float]) -> None:
-    """The worker's own, under the names they are exported by."""
+    """Add the worker's own counters, under the names that they are exported by."""
     for name, metric in COUNTED.items():
         samples.add(metric, by=counters.get(name, 0))
     empty = counters.get("claims_empty", 0)

@@ -42,11 +42,11 @@ UNKNOWN_LOOKS_S: Final = 0.5
 """A worker's own record is published soon after its start."""
 READ_S: Final = 5.0
 READ_SHARE: Final = 0.1
-"""The most of the time that is spent on counting: what took 2 s is repeated after 20 s."""
+"""At most this share of the time is spent on counting: if it took 2 s, it is repeated after 20 s."""
 
 
 class QueueReader:
-    """A thread of its own: counting millions of jobs must hold up neither leases nor the reaper."""
+    """Counts in a separate thread: counting millions of jobs must delay neither leases nor the reaper."""
 
     def __init__(self, worker_id: str, store: Store, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._worker_id = worker_id
@@ -66,7 +66,7 @@ class QueueReader:
         self._elected_until = -1.0
 
     def samples(self) -> tuple[Samples, float]:
-        """The queues, and how many seconds they may be exported; none if another worker is elected."""
+        """Return the queues, and for how many seconds they may be exported; none if another worker is elected."""
         left_s = self._elected_until - self._monotonic()
         is_elected = left_s > 0
         found = self._found.copy() if is_elected else Samples()
@@ -74,7 +74,7 @@ class QueueReader:
         return found, max(0.0, left_s)
 
     def round(self) -> float:
-        """Look who is elected, count if it is this worker; returns in how many seconds to look again."""
+        """See who is elected, and count if it is this worker. Returns the seconds until the next look."""
         try:
             return self._look()
         except (Unavailable, OSError) as error:
@@ -110,14 +110,14 @@ class QueueReader:
             wait_s = self.round()
 
     def _ended(self, error: BaseException | None) -> None:
-        """The worker finds out by itself that its store is damaged."""
+        """Log the error that ended the thread. The worker itself notices that its store is damaged."""
         self.stop()
         if error is not None:
             log.error("queues are not counted any more: %s", error, extra={"worker": self._worker_id})
 
 
 def elected(present: list[tuple[WorkerRecord, float]]) -> str | None:
-    """The worker that exports the queues; None: there is none that could."""
+    """Return the worker that exports the queues, or None if no worker can."""
     able = [
         record
         for record, age_s in present

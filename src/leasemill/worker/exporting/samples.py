@@ -19,7 +19,7 @@ from leasemill.worker.exporting.catalogue import METRICS, Metric
 Labels: TypeAlias = tuple[str, ...]
 Values: TypeAlias = dict[str, dict[Labels, float]]
 Histograms: TypeAlias = dict[str, dict[Labels, list[float]]]
-"""Of each: how many in every bucket, not added up; how many above the last bound; the sum of what was observed."""
+"""Each row has the count of every bucket, not added up, the count above the last bound, and the sum of the values."""
 
 MOST_VALUES: Final = 200
 BOUNDED: Final = frozenset({"kind", "queue"})
@@ -31,7 +31,7 @@ _ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 @dataclass(slots=True)
 class Samples:
-    """What was counted, measured or observed; by the metric's name."""
+    """Values and histograms, by the metric's name."""
 
     values: Values = field(default_factory=dict)
     histograms: Histograms = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Samples:
         row[-1] += value
 
     def observe_all(self, metric: Metric, labels: Labels, values: list[float]) -> None:
-        """The same for many, which are sorted: one search for each bound counts them."""
+        """Observe many values at once. They are sorted, so one search for each bound counts them."""
         values.sort()
         row, below = self._row(metric, labels), 0
         for index, bound in enumerate(metric.buckets):
@@ -60,7 +60,7 @@ class Samples:
         row[-1] += sum(values)
 
     def merge(self, others: Samples) -> None:
-        """Add all of theirs to these."""
+        """Add all the other samples to these."""
         for name, rows in others.values.items():
             for labels, value in rows.items():
                 self.add(METRICS[name], labels, value)
@@ -78,7 +78,7 @@ class Samples:
         )
 
     def since(self, earlier: Samples) -> Samples:
-        """What was added to these counters since they were as `earlier`; rows that did not change are left out."""
+        """Return what was added to these counters since `earlier`. Rows that did not change are left out."""
         found = Samples()
         for name, rows in self.values.items():
             before = earlier.values.get(name, {})
@@ -120,7 +120,7 @@ class Samples:
 
 
 def encoded(samples: Samples) -> dict[str, Any]:
-    """As JSON can carry it."""
+    """Return the samples as lists that JSON can hold."""
     return {
         "values": _listed(samples.values),
         "histograms": _listed(samples.histograms),
@@ -128,7 +128,7 @@ def encoded(samples: Samples) -> dict[str, Any]:
 
 
 def decoded(message: Mapping[str, Any]) -> Samples:
-    """What this version does not know, as a process with newer code sends it, is left out."""
+    """Read samples again. Those that this version does not know, from a process with newer code, are left out."""
     found = Samples()
     for name, labels, value in message["values"]:
         if _is_known(name, labels):
@@ -148,7 +148,7 @@ def _listed(rows_by_name: Mapping[str, Mapping[Labels, object]]) -> list[list[ob
 
 
 def exposition(samples: Samples, metrics: Iterable[Metric] = METRICS.values()) -> str:
-    """The text of an endpoint. Metrics without a sample are in it too, so that a reader finds what a name means."""
+    """Write the text of an endpoint. Metrics without a sample are in it too, so that a name is explained."""
     return "".join(f"{line}\n" for metric in metrics for line in _lines(metric, samples))
 
 
