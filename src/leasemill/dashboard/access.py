@@ -25,14 +25,14 @@ FAILURES_WITHIN_S: Final = 60.0
 
 
 class ViewerRole(StrEnum):
-    """What someone may do: look, or act as well."""
+    """The right to look, or to act as well."""
 
     READ = "read"
     OPERATE = "operate"
 
 
 class Principal(Struct, frozen=True):
-    """Who is looking. The name is recorded with every act."""
+    """The person who is looking. The name is recorded with every action."""
 
     name: str
     role: ViewerRole = ViewerRole.READ
@@ -43,7 +43,7 @@ class Principal(Struct, frozen=True):
 
 
 Authorize: TypeAlias = Callable[[Request], Principal | Awaitable[Principal | None] | None]
-"""Who sends a request; None: nobody who may look."""
+"""Returns who sends a request, or None for somebody who may not look."""
 
 
 class SignIn:
@@ -65,20 +65,20 @@ class SignIn:
         self._failures: deque[float] = deque(maxlen=FAILURES_ALLOWED)
 
     def new_token(self) -> str:
-        """The token that opens the next session; the one before it is void."""
+        """Return the token that opens the next session. The one before it is void."""
         token = secrets.token_urlsafe(32)
         with self._lock:
             self._token_digest = _digest(token)
         return token
 
     def is_throttled(self) -> bool:
-        """Too many wrong tokens within a minute."""
+        """Return whether there were too many wrong tokens within a minute."""
         with self._lock:
             is_full = len(self._failures) == FAILURES_ALLOWED
             return is_full and self._monotonic() - self._failures[0] < FAILURES_WITHIN_S
 
     def open(self, token: str) -> str | None:
-        """A session for whoever has the token, which is void from now on; None: it is not the token."""
+        """Open a session for the token, which is void from now on; None if it is not the token."""
         given = _digest(token)
         with self._lock:
             if not self._token_digest or not compare_digest(given, self._token_digest):

@@ -1,4 +1,4 @@
-"""Advice as buttons: what an explanation advises an operator to type, as a link to the same act. Pure.
+"""Advice as buttons: what an explanation advises an operator to type, as a link to the same action. Pure.
 
 Advice is a command line, or a sentence where no command helps; both are shown as they are, with the buttons beside.
 """
@@ -13,7 +13,7 @@ from leasemill.kernel.model import Job
 
 
 class AdvisedAction(Struct, frozen=True):
-    """A button: an act with its fields, or a page if `act` is None."""
+    """A button: an action with its fields, or a page if `act` is None."""
 
     label: str
     act: str | None
@@ -27,7 +27,7 @@ class Advised(Struct, frozen=True):
 
 
 def advised(line: str, lane_head: Job | None = None) -> Advised:
-    """`lane_head`: the job at the head of the lane that is explained."""
+    """Return the line with its buttons. `lane_head`: the job at the head of the lane that is explained."""
     return Advised(line, _acts(line, lane_head))
 
 

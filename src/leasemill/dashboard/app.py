@@ -40,7 +40,7 @@ from leasemill.errors import Invalid, LeasemillError, NotFound, Unavailable
 from leasemill.store.base import Store
 
 READERS: Final = 4
-"""Threads that read the store for pages: no more are busy with it, however many viewers there are."""
+"""So many threads read the store for pages, however many viewers there are."""
 
 
 def asgi(
@@ -99,13 +99,13 @@ class Dashboard:
 
     @property
     def bulk_actions(self) -> BulkActions:
-        """Acts on many jobs that this process has under way, or had."""
+        """The actions on many jobs that this process runs, or has run."""
         self.open()
         assert self._opened is not None
         return self._opened[2]
 
     def end_streams(self) -> None:
-        """Called when the server begins to stop: it waits for open responses, and live updates have no end."""
+        """End the live updates. A server that stops waits for open responses, and these have no end."""
         self._streams.end()
 
     def close(self) -> None:

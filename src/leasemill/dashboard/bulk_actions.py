@@ -49,7 +49,7 @@ AMONG: Final = {
 
 
 class Selection(Struct, frozen=True):
-    """Which jobs: a filter of the store, and what only a look at each job decides."""
+    """The chosen jobs: a filter of the store, and what only a look at each job decides."""
 
     where: c.JobFilter
     id_prefix: str | None = None
@@ -73,7 +73,7 @@ class Selection(Struct, frozen=True):
 
 
 class DryRun(Struct, frozen=True):
-    """A dry run: how many jobs match, or at least how many if counting them all would have taken too long."""
+    """The result of a dry run: how many jobs match, or at least how many if counting them all would take too long."""
 
     count: int
     is_all: bool
@@ -98,7 +98,7 @@ class BulkAction:
         self.trouble: str | None = None
         self.is_stopped = False
         self.stopped_by: str | None = None
-        """None: nobody, or the process ended."""
+        """Who stopped it; None if it was not stopped, or by the end of the process."""
         self.expected = 0
         self.expects_more = False
 
@@ -108,7 +108,7 @@ class BulkAction:
 
     @property
     def left_us(self) -> int | None:
-        """How long its rate makes it take still, at least; None: it has no rate."""
+        """How much longer its rate makes it take, at least; None if it has no rate."""
         left = max(0, self.expected - self.done - self.left_alone)
         return None if self.rate is None else round(left / self.rate * SECOND)
 
@@ -128,7 +128,7 @@ class BulkActions:
             return self._actions.get(action_id)
 
     def all(self) -> list[BulkAction]:
-        """Newest first."""
+        """Return the bulk actions, newest first."""
         with self._lock:
             return list(reversed(self._actions.values()))
 
@@ -141,7 +141,7 @@ class BulkActions:
         return self._begin(action, lambda: self._act_on(action, chosen))
 
     def cancel_group(self, view: c.GroupView, by: str, reason: str) -> BulkAction:
-        """With the groups in it, whose members are not counted before."""
+        """Cancel a group with the groups in it, whose members are not counted before."""
         action = BulkAction(BulkVerb.CANCEL, f"group {view.id}", by, reason, None)
         action.expected = view.unfinished
         return self._begin(action, lambda: self._cancel_members(action, view.id))
@@ -159,7 +159,7 @@ class BulkActions:
         return action
 
     def close(self) -> None:
-        """Stop what is under way, and wait for it."""
+        """Stop the running bulk actions, and wait for them."""
         self._stop.set()
         with self._lock:
             threads = list(self._threads)
@@ -198,7 +198,7 @@ class BulkActions:
         action.expected = action.done  # a group in it counted as one member, whatever its own members are
 
     def _is_over(self, action: BulkAction, wait_s: float) -> bool:
-        """Whether somebody has stopped it, or the process ends, by the time its next step is due."""
+        """Wait until the next step is due. Return whether it was stopped, or the process ends, by then."""
         if self._stop.wait(wait_s):
             action.is_stopped = True
         return action.is_stopped
@@ -226,7 +226,8 @@ def narrowed(verb: BulkVerb, chosen: Selection) -> c.JobFilter:
 
 
 def matching(store: Store, verb: BulkVerb, chosen: Selection) -> Iterator[list[str]]:
-    """Ids of the jobs that a verb would be done to, page by page, of those that exist now; a page may be empty."""
+    """Yield the ids of the jobs that a verb applies to, page by page. Jobs enqueued meanwhile are left out; a page may
+    be empty."""
     where = narrowed(verb, chosen)
     last = store.totals().seq
     after: int | None = 0
@@ -237,7 +238,7 @@ def matching(store: Store, verb: BulkVerb, chosen: Selection) -> Iterator[list[s
 
 
 def count(store: Store, verb: BulkVerb, chosen: Selection, for_s: float = COUNTED_FOR_S) -> DryRun:
-    """A dry run, for a bounded time."""
+    """Count the jobs that a verb applies to, for a bounded time."""
     until = time.monotonic() + for_s
     found = 0
     examples: list[str] = []

@@ -15,7 +15,7 @@ from leasemill.kernel.model import SECOND
 WIDTH = 600
 HEIGHT = 120
 YOUNG_S: Final = (60, 2 * 60, 5 * 60, 15 * 60, 30 * 60, 3600, 3 * 3600, 6 * 3600, 24 * 3600, 3 * 24 * 3600)
-"""How long charts are while their history is younger than their span."""
+"""The spans of charts while their history is younger than their own span."""
 
 
 class ChartLine(Struct, frozen=True):
@@ -68,7 +68,7 @@ def chart(title: str, unit: str, seconds: int, now: int, series: Sequence[Series
 
 
 def window_s(span: Span, known_s: float) -> int:
-    """How much of the span is drawn, in every chart of a page alike: while there is little to draw, less of it."""
+    """Return how much of the span is drawn, in all charts of a page. It is less while there is little to draw."""
     return next((seconds for seconds in YOUNG_S if known_s <= seconds < span.seconds), span.seconds)
 
 
@@ -95,7 +95,7 @@ def _path(points: Sequence[tuple[float, float]]) -> str:
 
 
 def nice_ceiling(value: float) -> float:
-    """The next of 1, 2, 4, 6, 8, 10, 20, … that is not below the value: its half is marked, too."""
+    """Return the next of 1, 2, 4, 6, 8, 10, 20, … that is not below the value. Its half is marked, too."""
     if value <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
@@ -113,7 +113,7 @@ def across(first_at: int, last_at: int, count: int = 4) -> list[AxisMark]:
 
 
 def short_number(value: float) -> str:
-    """`0.5`, `12`, `1.2k`, `3M`."""
+    """Write a number as `0.5`, `12`, `1.2k` or `3M`."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{value / size:.3g}{letter}"

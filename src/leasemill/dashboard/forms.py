@@ -35,12 +35,12 @@ def new_cookie() -> str:
 
 
 def token_of(cookie: str) -> str:
-    """What a form carries; the cookie cannot be computed from it."""
+    """Return the token that a form has. The cookie cannot be computed from it."""
     return blake2b(b"leasemill form", key=cookie.encode()[:64], digest_size=24).hexdigest()
 
 
 async def read_form(request: Request, origins: Collection[str]) -> Form:
-    """The fields of a form that one of our pages has sent; anything else is refused."""
+    """Read a form that one of our pages has sent. Anything else is refused."""
     _check_origin(request, origins)
     try:
         async with asyncio.timeout(READ_WITHIN_S):

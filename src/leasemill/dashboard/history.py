@@ -30,12 +30,12 @@ class TotalsAt(Struct, frozen=True):
 
     @property
     def left(self) -> int:
-        """Jobs that ended, but for those that were made ready again."""
+        """The jobs that have ended, without those that were made ready again."""
         return self.arrived - self.waiting - self.running
 
 
 class Span(Struct, frozen=True):
-    """How far back a chart goes, and how long each of its slots is."""
+    """The length of a chart, and of each of its slots."""
 
     name: str
     title: str
@@ -55,7 +55,7 @@ SPANS: Final = (
 
 
 class Dot(Struct, frozen=True):
-    """A value of a series. None: not known."""
+    """A value of a series; None if it is not known."""
 
     at: int
     value: float | None
@@ -79,7 +79,7 @@ class History:
         return list(self._rings[span.name])
 
     def drawn(self, span: Span) -> tuple[Span, list[TotalsAt]]:
-        """What a chart of this span is drawn from: the ring that goes back furthest, the finest of several.
+        """Return the readings for a chart of this span: the ring that goes back furthest, or the finest of several.
 
         The slots of a long span are long: while the history is young, its own ring has next to nothing.
         """
@@ -90,17 +90,17 @@ class History:
         return [Dot(one.at, value(one)) for one in self.drawn(span)[1]]
 
     def rates(self, span: Span, count: Callable[[TotalsAt], int]) -> list[Dot]:
-        """How fast a count rose, per second; None after a gap of several slots, and where it fell."""
+        """Return how fast a count rose, per second; None after a gap of several slots, and where it fell."""
         drawn, readings = self.drawn(span)
         return list(_rates(readings, count, 4 * drawn.slot_s))
 
     def known_s(self, span: Span, now: int) -> float:
-        """For how long there has been something to draw."""
+        """Return for how many seconds there has been something to draw."""
         readings = self.drawn(span)[1]
         return (now - readings[0].at) / SECOND if readings else 0.0
 
     def recent_rate(self, count: Callable[[TotalsAt], int], within_s: int = 60) -> float | None:
-        """The rate over the latest readings that cover this time."""
+        """Return the rate over the latest readings that cover this time."""
         readings = self.readings(SPANS[0])
         if len(readings) < 2:
             return None

@@ -24,20 +24,20 @@ from leasemill.operator.wording import HOUR_S, MINUTE_S, counted, instant, span
 
 SHOWN_TOKEN: Final = 6
 INSTANT: Final = re.compile(r"\b(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)\.\d{6}Z")
-"""As explanations write it."""
+"""An instant, as explanations write it."""
 WRITTEN_INSTANT: Final = re.compile(r"(\b\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\b)")
 QUOTED: Final = re.compile(r"'[^']*'")
 FROM_RIGHT_TO_LEFT: Final = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
 
 
 def assets() -> dict[str, bytes]:
-    """The files that pages load, by name."""
+    """Return the files that pages load, by name."""
     folder = resources.files("leasemill.dashboard") / "assets"
     return {one.name: one.read_bytes() for one in folder.iterdir() if one.is_file()}
 
 
 def digest_of(files: Mapping[str, bytes]) -> str:
-    """Changes when a file does: it is part of their address, so that browsers may keep them."""
+    """Return a digest of the files. It is part of their address, so that browsers may keep them."""
     digest = blake2b(digest_size=6)
     for name, content in sorted(files.items()):
         digest.update(name.encode() + content)
@@ -46,7 +46,7 @@ def digest_of(files: Mapping[str, bytes]) -> str:
 
 @cache
 def environment() -> Environment:
-    """One for the process: it keeps compiled templates."""
+    """Return the process's environment, which keeps compiled templates."""
     made = Environment(
         loader=PackageLoader("leasemill.dashboard"),
         autoescape=True,
@@ -78,7 +78,7 @@ def environment() -> Environment:
 
 
 def address(root: str, path: str, **fields: object) -> str:
-    """A URL of this dashboard; fields that are None or empty are left out."""
+    """Return a URL of this dashboard. Fields that are None or empty are left out."""
     given = [
         (name, one)
         for name, value in fields.items()
@@ -96,12 +96,12 @@ def number(value: float | None) -> str:
 
 
 def amount(value: float) -> str:
-    """As much as a handler reported of its progress: `412,000`, `0.5`."""
+    """Write the progress that a handler reported: `412,000`, `0.5`."""
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.2f}"
 
 
 def rate(value: float | None) -> str:
-    """A number of things per time, with as many digits as it takes."""
+    """Write a rate, with as many digits as it takes."""
     if value is None:
         return "–"
     if value == int(value) or value >= 100:
@@ -110,7 +110,7 @@ def rate(value: float | None) -> str:
 
 
 def pace(per_s: float) -> str:
-    """`5/s`, `30/min`, `1/h`: of the units that give at least one, the shortest."""
+    """Write a rate as `5/s`, `30/min` or `1/h`, in the shortest unit that gives at least one."""
     if per_s >= 1:
         return f"{rate(per_s)}/s"
     per_min = round(per_s * 60, 3)
@@ -118,12 +118,12 @@ def pace(per_s: float) -> str:
 
 
 def duration(us: int | None) -> str:
-    """`–`, `2.0 ms`, `3.1 s`."""
+    """Write a duration as `2.0 ms` or `3.1 s`; `–` for None."""
     return "–" if us is None else span(max(0, us))
 
 
 def ago(at: int | None, now: int) -> str:
-    """How long ago, or in how long; coarse, so that a page that is fetched again stays calm."""
+    """Write how long ago something was, or when it will be. It is coarse, so that a page stays calm."""
     if at is None:
         return "–"
     if abs(at - now) < SECOND:
@@ -132,25 +132,25 @@ def ago(at: int | None, now: int) -> str:
 
 
 def coarse(us: int) -> str:
-    """`5 s`, `12 min`, `3.5 h`, `2.1 d`."""
+    """Write a duration as `5 s`, `12 min`, `3.5 h` or `2.1 d`."""
     seconds = us / SECOND
     return f"{int(seconds)} s" if seconds < MINUTE_S else f"{int(seconds / 60)} min" if seconds < HOUR_S else span(us)
 
 
 def clock(at: int | None) -> str:
-    """The time of day, with the date if that is not obvious from seconds alone."""
+    """Write the time of day, with the date if it is not obvious."""
     if at is None or at == NEVER:
         return instant(at)
     return datetime.fromtimestamp(at / SECOND, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def readable(sentence: str) -> str:
-    """A sentence of an explanation, with its instants to the second; the timeline has them in full."""
+    """Return a sentence of an explanation with its instants to the second. The timeline has them in full."""
     return INSTANT.sub(r"\1 \2", sentence)
 
 
 def pieces(sentence: str) -> list[tuple[str, bool]]:
-    """A sentence of an explanation as texts, and whether each is an instant, which is not broken over two lines.
+    """Split a sentence of an explanation into texts, and say of each whether it is an instant, which is not wrapped.
 
     A name that is written from right to left is isolated, so that it does not turn what stands around it.
     """
@@ -165,7 +165,7 @@ def iso(at: int | None) -> str:
 
 
 def last_digits(token: str) -> str:
-    """Enough of a token to compare it with a log line, too little to use it."""
+    """Return enough of a token to compare it with a log line, but too little to use it."""
     return f"…{token[-SHOWN_TOKEN:]}"
 
 
@@ -180,7 +180,7 @@ def shown_state(job: Job, now: int) -> str:
 
 
 def context_urls(root: str, path: str, query: list[tuple[str, str]]) -> dict[str, Any]:
-    """What templates build addresses with: `url(path, …)`, and `here(…)`, the page itself with other fields."""
+    """Return what templates build URLs with: `url(path, …)`, and `here(…)`, the page itself with other fields."""
 
     def url(path: str, **fields: object) -> str:
         return address(root, path, **fields)
@@ -193,7 +193,7 @@ def context_urls(root: str, path: str, query: list[tuple[str, str]]) -> dict[str
         return address(root, path, **kept, **fields)
 
     def back() -> str:
-        """This page, as acts name it to return to."""
+        """Return this page's path, for an action to return to."""
         return address("", path, **_grouped(query))
 
     return {"url": url, "here": here, "back": back}

@@ -1,4 +1,4 @@
-"""Which jobs the fields of a URL select: the same on the list of jobs and in acts on everything that matches."""
+"""The jobs that the fields of a URL select, both on the list of jobs and in actions on everything that matches."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def selection_of(query: QueryParams) -> Selection:
 
 
 def filter_fields(query: QueryParams) -> dict[str, list[str]]:
-    """The fields of a URL that select jobs, without its cursor and whatever else it has."""
+    """Return the fields of a URL that select jobs, without its cursor and its other fields."""
     found = {name: [one for one in query.getlist(name) if one.strip()] for name in FIELDS}
     return {name: values for name, values in found.items() if values}
 
@@ -74,7 +74,7 @@ def _header(text: str) -> tuple[str, str | None]:
 
 
 def _instant(text: str | None, name: str) -> int | None:
-    """A time; without a zone it is UTC, as all times that are shown."""
+    """Read a time. Without a zone it is in UTC, like all times that are shown."""
     if text is None:
         return None
     try:

@@ -35,7 +35,7 @@ class Streams:
         )
 
     async def _events(self, sampler: Sampler) -> AsyncIterator[str]:
-        """Ends when the client leaves, for the server cancels it then."""
+        """Yield events until the client leaves: the server cancels this then."""
         loop = asyncio.get_running_loop()
         yield "retry: 3000\n\n"
         sent, trouble, sent_at = sampler.latest, sampler.trouble, loop.time()

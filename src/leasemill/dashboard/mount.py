@@ -1,7 +1,7 @@
-"""The dashboard as a part of `leasemill serve`: who looks is whom the server's gate has admitted.
+"""The dashboard as a part of `leasemill serve`, for those whom the server's gate has admitted.
 
-The gate has checked the key before a page is asked for. What must never happen here: an act under another name than the
-key's.
+The gate has checked the key before a page is asked for. What must never happen here: an action under another name than
+the key's.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ WITHOUT_KEY: Final = Principal("anybody on this machine", ViewerRole.OPERATE)
 
 
 def mounted_dashboard(store: Store, redact: Sequence[str] = ()) -> Dashboard:
-    """To be mounted at `PATH` of a server over this store. `redact`: keys whose values are not shown, beside those that
-    look like secrets."""
+    """Return the dashboard to mount at `PATH` of a server over this store. `redact`: keys whose values are hidden,
+    besides those that look like secrets."""
     return asgi(store, authorize=admitted, redact=(*SECRET_KEYS, *redact))
 
 
 def admitted(request: Request) -> Principal:
-    """On loopback a server may take requests without a key: those may do what its commands may."""
+    """Return whose key was admitted. On loopback a request without a key may do what the commands may."""
     admission = request.scope["state"][ADMISSION]
     assert isinstance(admission, KeyAdmission)
     key = admission.key

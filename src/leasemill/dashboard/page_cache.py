@@ -1,6 +1,6 @@
-"""What is read or rendered at some cost, once for each sample: however many look at a page, the store is asked once.
+"""Readings and rendered pages that are costly, kept for one sample: the store is asked once for all viewers.
 
-What must never happen here: a reading that is kept after an act has changed what it shows.
+What must never happen here: a reading that is kept after an action has changed what it shows.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class _CachedPage:
 
 
 class PageCache:
-    """By key, the latest ones; those who ask for the same one at the same time wait for one reading."""
+    """The latest readings, by key. Callers that ask for the same one at the same time wait for one reading."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._readings: OrderedDict[Hashable, _CachedPage] = OrderedDict()
 
     def once(self, key: Hashable, number: int, read: Callable[[], FoundT]) -> FoundT:
-        """What `read` returned for this number, of a sample; it is called if nobody has asked since."""
+        """Return what `read` returns for the sample of this number. It is called for the first caller alone."""
         with self._lock:
             reading = self._readings.setdefault(key, _CachedPage())
             self._readings.move_to_end(key)
@@ -45,12 +45,12 @@ class PageCache:
             return known
 
     def kept(self, key: Hashable, number: int) -> Any:
-        """What was read for this number, without waiting; None: nobody has asked yet."""
+        """Return what was read for this number, without waiting; None if it was not read yet."""
         with self._lock:
             reading = self._readings.get(key)
         return reading.found if reading is not None and reading.number == number else None
 
     def forget(self) -> None:
-        """Something was done: what was read before does not count any more."""
+        """Drop all readings, after an action: they may be out of date."""
         with self._lock:
             self._readings.clear()

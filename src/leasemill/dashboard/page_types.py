@@ -29,7 +29,7 @@ FoundT = TypeVar("FoundT")
 
 @dataclass(frozen=True, slots=True)
 class PageContext:
-    """One request, as a page sees it."""
+    """One request, as pages and actions see it."""
 
     store: Store
     sampler: Sampler
@@ -37,17 +37,17 @@ class PageContext:
     redaction: Redaction
     principal: Principal
     query: QueryParams
-    """What stands in the URL after `?`: the state of the page."""
+    """The fields after `?` in the URL: the state of the page."""
     params: Mapping[str, Any]
-    """What stands in the path."""
+    """The fields in the path."""
 
     @property
     def sample(self) -> Sample | None:
-        """The latest counts, shared by all viewers; None: nothing has been counted yet."""
+        """The latest counts, shared by all viewers; None if nothing has been counted yet."""
         return self.sampler.latest
 
     def asked(self, name: str) -> str | None:
-        """A field of the URL; None: not there, or empty."""
+        """Return a field of the URL; None if it is missing or empty."""
         return (self.query.get(name) or "").strip() or None
 
     def number(self, name: str, default: int = 0) -> int:
@@ -55,7 +55,7 @@ class PageContext:
         return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else default
 
     def queues(self) -> dict[str, QueueView]:
-        """The queues that were counted last: counting one of a large store takes too long for a page."""
+        """Return the queues of the latest count: counting one of a large store takes too long for a page."""
         return {} if self.sample is None else {one.name: one for one in self.sample.queues}
 
     def queue(self, name: str) -> QueueView:
@@ -65,11 +65,11 @@ class PageContext:
         return found
 
     def once(self, key: Hashable, read: Callable[[], FoundT]) -> FoundT:
-        """What `read` returns, read once for each sample however many look. `key`: the page, and what it depends on."""
+        """Return what `read` returns. It is called once for each sample. `key`: the page, and what it depends on."""
         return self.sampler.page_cache.once(key, 0 if self.sample is None else self.sample.number, read)
 
     def at_work(self) -> list[AtWork]:
-        """Workers with a recent heartbeat."""
+        """Return the workers with a recent heartbeat."""
         return at_work(self.store.presence)
 
 
@@ -78,7 +78,7 @@ Read: TypeAlias = Callable[[PageContext], Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A row in the table of pages. `section`: where it stands in the navigation; None: it is reached by links."""
+    """A row in the table of pages. `section`: its part of the navigation; None if only links lead to it."""
 
     name: str
     path: str
@@ -88,14 +88,14 @@ class Page:
     section: str | None = None
     is_live: bool = True
     is_sampled: bool = False
-    """It shows the shared sample and nothing else: rendered once for all who look the same way."""
+    """It shows the shared sample and nothing else, so it is rendered once for all who look the same way."""
     is_estimated: bool = False
-    """It shows what is known of a sample between counts: nothing has to be read for it."""
+    """It shows what is known of a sample between counts, so nothing has to be read for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputField:
-    """What an act asks for beside the reason. `kind`: text, number, select, checkbox, or hidden: what was
+    """A field that an action asks for besides the reason. `kind`: text, number, select, checkbox, or hidden: what was
     so when the question was asked."""
 
     name: str
@@ -103,26 +103,26 @@ class InputField:
     kind: str = "text"
     value: str = ""
     options: tuple[tuple[str, str], ...] = ()
-    """Values and how they are shown, of a select."""
+    """The values of a select, and how they are shown."""
     hint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What an operator is asked before an act: what it is about, and what it would do."""
+    """The question before an action: what it is about, and what it would do."""
 
     heading: str
     sentences: list[str]
     button: str
     fields: list[InputField] = field(default_factory=list)
     examples: list[str] = field(default_factory=list)
-    """Ids of jobs that it would be done to."""
+    """Ids of some jobs that it applies to."""
     is_possible: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What the operator answered; the rest of it is in the URL, as it was when the question was asked."""
+    """The operator's answers. The rest is in the URL, as it was when the question was asked."""
 
     by: str
     reason: str
@@ -134,7 +134,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What an act did, in a sentence; `path`: where to go, by default where the operator came from."""
+    """The result of an action, in a sentence. `path`: where to go, by default where the operator came from."""
 
     sentence: str
     path: str | None = None
@@ -142,11 +142,11 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class OperatorAction:
-    """A row in the table of acts: asked by GET, done by POST, both with the same URL."""
+    """A row in the table of actions: GET asks, POST does it, both with the same URL."""
 
     name: str
     ask: Callable[[PageContext], Question]
     run: Callable[[PageContext, Given], Done]
     is_dangerous: bool = False
     asks_why: bool = True
-    """A reason is recorded with what changes the store; what does not needs none."""
+    """A reason is recorded with an action that changes the store; others need none."""

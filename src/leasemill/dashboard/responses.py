@@ -26,21 +26,21 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 PART_HEADER: Final = "leasemill-part"
-"""Sent by our script: only what is inside the frame is wanted."""
+"""Our script sends this header to get only what is inside the frame."""
 NOTICE: Final = "leasemill_notice"
 THEME: Final = "leasemill_theme"
 THEMES: Final = ("light", "dark")
 FIRST_SAMPLE_S: Final = 2.0
 LONGEST_NOTICE: Final = 1_000
 FAILED: Final = {400: "Not possible", 403: "Not allowed", 404: "Not found", 503: "The store does not answer"}
-"""How pages for what went wrong are headed, by status."""
+"""The headings of error pages, by status."""
 TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 
 async def in_thread(
     threads: ThreadPoolExecutor | None, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
 ) -> T:
-    """Call it in one of these threads, or in one of the loop's own."""
+    """Call the function in one of these threads, or in one of the event loop's."""
     return await asyncio.get_running_loop().run_in_executor(threads, lambda: function(*args, **kwargs))
 
 
@@ -57,13 +57,13 @@ def is_part(request: Request) -> bool:
 
 
 def local_path(path: str | None) -> str:
-    """A path of this dashboard and nothing else: never another site."""
+    """Return the path if it is one of this dashboard, else `/`: it never leads to another site."""
     is_local = path is not None and path.startswith("/") and not path.startswith("//") and "\\" not in path
     return path if path is not None and is_local and path.isprintable() else "/"
 
 
 def set_cookie(request: Request, response: Response, name: str, value: str, max_age_s: int | None = None) -> None:
-    """One that scripts and other sites cannot read; over TLS, one that is not sent without it either."""
+    """Set a cookie that scripts and other sites cannot read. Over TLS, it is not sent without TLS either."""
     is_secure = request.url.scheme == "https"
     response.set_cookie(name, value, httponly=True, samesite="strict", path="/", max_age=max_age_s, secure=is_secure)
 
@@ -73,7 +73,7 @@ def set_notice(request: Request, response: Response, sentence: str) -> None:
 
 
 def _cookie(request: Request) -> str:
-    """That a browser's forms are bound to: the one it has, or a new one."""
+    """Return the cookie that the browser's forms are bound to: the one it has, or a new one."""
     if not hasattr(request.state, "form_cookie"):
         request.state.form_cookie = request.cookies.get(forms.COOKIE) or forms.new_cookie()
     return str(request.state.form_cookie)
@@ -84,14 +84,14 @@ def _notice(request: Request) -> str:
 
 
 class RenderedPart(NamedTuple):
-    """What is inside the frame of a page, as it is sent to everybody who looks the same way."""
+    """The inside of a page's frame, as it is sent to all who look the same way."""
 
     body: bytes
     tag: str
 
 
 class Renderer:
-    """Renders templates, and serves what they load. `has_sign_out`: there are sessions of ours that can be ended."""
+    """Renders templates, and serves what they load. `has_sign_out`: users can sign out of their sessions."""
 
     def __init__(self, *, has_sign_out: bool) -> None:
         self._has_sign_out = has_sign_out
@@ -109,14 +109,14 @@ class Renderer:
         return Response(content, media_type=TYPES[PurePosixPath(name).suffix], headers=headers)
 
     def kept_page(self, request: Request, context: PageContext, page: Page) -> Response | None:
-        """The part of a page that shows the sample alone, if somebody has asked for it since the sample was taken."""
+        """Return the part of a page that shows the sample alone, if it has been rendered for this sample."""
         if not page.is_sampled or not is_part(request) or context.sample is None:
             return None
         part = self._parts.kept(_part_key(request, context, page), context.sample.number)
         return None if part is None else self._part_response(request, part)
 
     def page(self, request: Request, context: PageContext, page: Page) -> Response:
-        """Read and rendered in one go, in a thread; a part that shows the sample alone is kept until the next one."""
+        """Read and render a page, in a thread. A part that shows the sample alone is kept until the next one."""
         if not is_part(request):
             return self._response(request, self._page_body(request, context, page), 200)
         if page.is_sampled and context.sample is not None:
@@ -131,7 +131,7 @@ class Renderer:
         return self._body(request, page.template, context, fields)
 
     def failed(self, request: Request, status: int, trouble: str) -> Response:
-        """Within the frame, for somebody who may look."""
+        """Render an error, within the frame if the user may look."""
         context = getattr(request.state, "context", None)
         title = FAILED.get(status, f"Error {status}")
         return self.render(request, "failed.html", context=context, status=status, title=title, trouble=trouble)
@@ -191,7 +191,7 @@ def _rendered(body: str) -> RenderedPart:
 
 
 def _part_key(request: Request, context: PageContext, page: Page) -> Hashable:
-    """What the part depends on beside the sample; a store that fails leaves the sample as it was."""
+    """Return what the part depends on besides the sample: a store that fails leaves the sample as it was."""
     root, query = request.scope.get("root_path", ""), str(request.query_params)
     return page.name, root, query, context.principal, context.sampler.trouble
 

@@ -34,9 +34,9 @@ SHARE_OF_TIME: Final = 50
 KEPT_UP_S: Final = 0.1
 IDLE_KEPT_UP_S: Final = 1.0
 KEPT_UP_SHARE: Final = 0.05
-"""Of the time, beside a busy worker, while no page is looked at that is read from the copy."""
+"""The share of the time to keep up with a busy worker, while no viewed page is read from the copy."""
 COUNTED_WITHIN_S: Final = 60.0
-"""Beside a worker that is always faster than that: then the copy catches up."""
+"""A count is at most this old beside a worker that is always faster than that; then the copy catches up."""
 QUICK_S: Final = 0.1
 TIMINGS_INTERVAL_S: Final = 5.0
 TIMED_JOBS: Final = 200
@@ -46,12 +46,12 @@ LIMITS_SHOWN: Final = 500
 RATE_WITHIN_S: Final = 60
 GONE_WORKERS_KNOWN: Final = 10_000
 TROUBLES: Final = (LeasemillError, OSError)
-"""What reading a store may raise: on `file:` workers' records are files, and a process may run out of descriptors."""
+"""Reading a store may raise these: on `file:` workers' records are files, and a process may run out of descriptors."""
 ENDED: Final = (JobState.SUCCEEDED, JobState.FAILED, JobState.DEAD, JobState.CANCELLED)
 
 
 class Quantiles(Struct, frozen=True):
-    """Of durations in microseconds; None: there were none."""
+    """Quantiles of durations in microseconds; None if there were none."""
 
     median: int | None = None
     p95: int | None = None
@@ -70,22 +70,22 @@ class Worked(Struct, frozen=True):
 
 
 class Sample(Struct, frozen=True):
-    """What was counted at one moment. Times are the store's."""
+    """The counts of one moment. Times are the store's."""
 
     number: int
     at: int
     totals: c.Totals
     queues: tuple[c.QueueView, ...] = ()
     queue_rates: dict[str, float] = {}
-    """Jobs that ended per second, of queues that were counted a while ago too; retention counts against it."""
+    """Jobs that ended per second, for queues that were also counted a while ago. Retention counts against it."""
     queue_arrivals: dict[str, float] = {}
-    """New jobs per second, likewise."""
+    """New jobs per second, for the same queues."""
     limits: dict[str, c.LimitView] = {}
     workers: tuple[Worked, ...] = ()
     waits: Quantiles = Quantiles()
     runs: Quantiles = Quantiles()
     took_s: float = 0.0
-    """Of counting; of a estimated sample: of the count that it goes on from."""
+    """How long the count took; in an estimated sample, the count that it goes on from."""
     counted_at: int = 0
 
     @property
@@ -121,7 +121,7 @@ class Sampler:
         self._count_again_at = 0.0
         self._estimating_s = 0.0
         self.trouble: str | None = None
-        """Why the store cannot be counted now."""
+        """The reason why the store cannot be counted now, if there is one."""
         self._counters = _Counters()
         self._queue_ended = _Rises()
         self._queue_jobs = _Rises()
@@ -171,7 +171,7 @@ class Sampler:
             thread.join()
 
     def sample(self) -> Sample:
-        """Count now."""
+        """Count the store now."""
         with self._sampling:
             began = self._monotonic()
             if began - self._slow_at >= TIMINGS_INTERVAL_S:
@@ -265,13 +265,13 @@ def _ended(queue: c.QueueView) -> int:
 
 
 class _Rises:
-    """How fast counts of queues rose over the last minute, by name."""
+    """Keeps how fast the counts of queues rose over the last minute, by name."""
 
     def __init__(self) -> None:
         self._counts: deque[tuple[int, dict[str, int]]] = deque(maxlen=RATE_WITHIN_S + 1)
 
     def rates(self, now: int, counts: dict[str, int]) -> dict[str, float]:
-        """Per second, of queues that were counted a while ago too."""
+        """Return the rates per second of queues that were also counted a while ago."""
         self._counts.append((now, counts))
         while now - self._counts[0][0] > RATE_WITHIN_S * SECOND:
             self._counts.popleft()

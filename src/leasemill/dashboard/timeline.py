@@ -16,7 +16,7 @@ from leasemill.operator.wording import instant, span
 
 LEAST_US: Final = 1_000
 SHOWN: Final = 30
-"""Attempts that are drawn: of more, the first and the latest."""
+"""So many attempts are drawn: if there are more, the first and the latest."""
 NICE_S: Final = (
     *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1_800, 3_600),
     *(7_200, 21_600, 43_200, 86_400, 172_800, 604_800, 2_592_000, 31_536_000),
@@ -55,7 +55,7 @@ class Timeline(Struct, frozen=True):
     waits: list[Bar]
     ticks: list[tuple[float, str]]
     dropped: int
-    """Attempts that are not drawn."""
+    """The number of attempts that are not drawn."""
     began_at: int
     ended_at: int
 
@@ -65,7 +65,7 @@ class Timeline(Struct, frozen=True):
 
     @property
     def drawn(self) -> frozenset[str]:
-        """The tones of bars and the shapes of signs that can be seen: what the picture's key explains."""
+        """Return the tones of bars and the shapes of signs that can be seen, for the picture's key."""
         bars = (bar.tone for row in self.rows for bar in row.bars if bar.width)
         return frozenset(bars) | {sign.shape for row in self.rows for sign in row.signs}
 
@@ -88,7 +88,7 @@ def timeline(job: Job, now: int) -> Timeline:
 
 
 def _end(job: Job, now: int) -> int:
-    """When the picture ends: at the latest thing known, or now while the job has not ended."""
+    """Return when the picture ends: at the latest event, or now while the job has not ended."""
     known = [job.updated_at, job.created_at + LEAST_US]
     known += [refusal.at for refusal in job.refusals]
     for one in job.executions:
@@ -141,7 +141,7 @@ def _refused(refusal: Refusal, scale: Scale) -> Sign:
 
 
 def _waits(job: Job, scale: Scale, now: int) -> list[Bar]:
-    """When no worker had it: from the enqueue, and from the end of each attempt, until the next claim."""
+    """Return when no worker had it: from the enqueue, and from the end of each attempt, until the next claim."""
     begins = [job.created_at, *(one.finished_at for one in job.executions)]
     ends: list[int | None] = [*(one.leased_at for one in job.executions), now if job.state == "ready" else None]
     return [
@@ -168,14 +168,14 @@ def _after(seconds: float) -> str:
 
 
 def extended_us(one: Execution) -> int:
-    """How far extensions have carried a lease beyond its first end; 0: not at all, or it has no end."""
+    """Return how far extensions have moved a lease's end; 0 if not at all, or it has no end."""
     if one.expires_at == NEVER:
         return 0
     return max(0, one.expires_at - one.leased_at - one.terms.lease_ttl_us)
 
 
 def last_extended_at(one: Execution) -> int | None:
-    """When its lease was extended last; None: never."""
+    """Return when its lease was extended last; None if never."""
     return one.expires_at - one.terms.lease_ttl_us if extended_us(one) else None
 
 

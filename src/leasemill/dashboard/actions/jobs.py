@@ -30,7 +30,7 @@ EFFECTS_ON_ONE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class NamedJobs:
-    """What is done to jobs that are named by their ids."""
+    """An action on jobs that are named by their ids."""
 
     verb: BulkVerb
     among: frozenset[JobState]
@@ -146,7 +146,7 @@ def _run_all(verb: BulkVerb) -> Callable[[PageContext, Given], Done]:
 
 
 def as_rate(text: str) -> float | None:
-    """Jobs per second; None: empty, as fast as it goes."""
+    """Read a rate as jobs per second. None if it is empty: as fast as possible."""
     return jobs_per_second(text) if text else None
 
 

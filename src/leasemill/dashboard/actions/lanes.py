@@ -54,7 +54,7 @@ def _unblock(context: PageContext, given: Given) -> Done:
 
 
 def _act(store: Store, how: BulkVerb, job_id: str, given: Given) -> bool:
-    """Whether it changed something."""
+    """Act on the job, and return whether that changed anything."""
     this = JobFilter(job_ids=(job_id,))
     match how:
         case BulkVerb.REDRIVE:

@@ -72,12 +72,12 @@ def _is_known(context: PageContext, name: str) -> bool:
 
 
 def as_limit_rate(text: str) -> tuple[int, int] | None:
-    """How many, and in how many microseconds; None: empty."""
+    """Read a rate as a number of starts and a period in microseconds; None if it is empty."""
     return limit_rate(text) if text else None
 
 
 def rate_text(terms: LimitTerms) -> str:
-    """As the form takes it; a time that is no whole number of seconds is left out."""
+    """Write a rate as the form takes it. A period that is not a whole number of seconds is left out."""
     if terms.rate is None or terms.per_us is None:
         return ""
     if terms.per_us in UNITS:

@@ -84,7 +84,7 @@ def _running(order: Order) -> Callable[[PageContext, Given], Done]:
 
 
 def _instances(store: Store, record: WorkerRecord) -> dict[str, str]:
-    """By worker, of this one and of those that its supervisor runs."""
+    """Return the instances of this worker and of those that its supervisor runs, by worker."""
     found = records(store.presence)
     ids = {record.worker, *(named(found, record.supervisor) if record.supervisor else ())}
     return {one.worker: one.instance for one, _ in found if one.worker in ids}

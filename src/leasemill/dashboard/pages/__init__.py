@@ -56,7 +56,7 @@ SECTIONS = _sections()
 
 
 def badges(sample: Sample | None) -> dict[str, int]:
-    """Numbers that are worth a look from every page, by the page's name; nothing where there is none."""
+    """Return numbers that are worth a look from every page, by the page's name. Zeros are left out."""
     if sample is None:
         return {}
     found = {

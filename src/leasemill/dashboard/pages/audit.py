@@ -1,4 +1,4 @@
-"""Audit: every act that the store has on record, newest first, with who and why. Acts on many jobs are one line."""
+"""Audit: every action that the store has on record, newest first, with who and why. One on many jobs is one line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DANGEROUS: Final = frozenset({Verb.CANCEL, Verb.PURGE, Verb.REMOVE_SCHEDULE})
 
 
 class AuditLine(Struct, frozen=True):
-    """Acts of one person, for one reason, one after the other: the latest, since when, and what they were done to."""
+    """Successive actions of one person for one reason: the latest, since when, and what they were done to."""
 
     last: Action
     first_at: int
@@ -80,7 +80,7 @@ def lines_of(acts: Iterable[Action]) -> list[AuditLine]:
 
 
 def link_of(verb: Verb, target: str) -> tuple[str, dict[str, str]]:
-    """The page that shows what an act was done to: its path and fields."""
+    """Return the page that shows what an action was done to: its path and fields."""
     if verb in JOBS:
         return "/job", {"id": target}
     if verb in QUEUES:

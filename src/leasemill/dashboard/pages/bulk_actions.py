@@ -1,4 +1,4 @@
-"""Acts on many jobs, as far as they are: those of this process."""
+"""The bulk actions of this process, and how far they are."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ SHOWN: Final = 100
 
 
 class FailuresFound(Struct, frozen=True):
-    """`jobs`: how many were grouped. `is_all`: these are all there are."""
+    """The failures, in groups. `jobs`: how many were grouped. `is_all`: the store has no more."""
 
     groups: list[Group]
     jobs: int

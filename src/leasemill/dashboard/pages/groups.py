@@ -64,7 +64,7 @@ def row_of(view: GroupView) -> GroupOnPage:
 
 
 def state_of(view: GroupView) -> str:
-    """`open` until it is sealed, then `running`; in the end `succeeded` if all members have, else `ended`."""
+    """Return `open` until it is sealed, then `running`; in the end `succeeded` if all members have, else `ended`."""
     if view.sealed_at is None:
         return "open"
     if not view.is_over:
@@ -103,7 +103,7 @@ def _one(context: PageContext, group_id: str) -> Mapping[str, Any]:
 
 
 def _members(store: Store, group_id: str) -> tuple[list[Job], bool]:
-    """The first members that have not succeeded, and whether the clock ended the reading."""
+    """Return the first members that have not succeeded, and whether the reading took too long and was cut off."""
     until = time.monotonic() + READ_FOR_S
     where = JobFilter(group=group_id, states=UNSUCCEEDED)
     found: list[Job] = []

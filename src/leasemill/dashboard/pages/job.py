@@ -96,7 +96,7 @@ def _relatives(store: Store, facts: JobFacts) -> Relatives:
 
 
 def _following(store: Store, job: Job) -> list[Job]:
-    """What its commit and its success enqueued: their ids follow from its own (I6)."""
+    """Return the jobs that its commit and its success enqueued: their ids follow from its own (I6)."""
     has_committed = any(one.committed_at is not None for one in job.executions)
     if not has_committed and not any(one.status is ExecutionStatus.DONE for one in job.executions):
         return []
@@ -106,7 +106,7 @@ def _following(store: Store, job: Job) -> list[Job]:
 
 
 def _lane(store: Store, job: Job) -> list[Job]:
-    """Its neighbours: a bounded look to both sides, in the order of the store."""
+    """Return its neighbours in the lane, by a bounded look to both sides in the order of the store."""
     if job.spec.lane is None:
         return []
     where = JobFilter(queue=job.spec.queue, lane=job.spec.lane)
@@ -119,7 +119,7 @@ def _lane(store: Store, job: Job) -> list[Job]:
 
 
 def downloads(context: PageContext) -> Response:
-    """The payload or the result as a file, redacted as on the page; a browser never opens it as a page."""
+    """Return the payload or the result as a file, redacted as on the page. A browser never opens it as a page."""
     job = context.store.job(context.asked("id") or "")
     part = context.asked("part")
     content = None if job is None else {"payload": job.spec.payload, "result": job.result}.get(part or "")

@@ -47,7 +47,7 @@ def read(context: PageContext) -> Mapping[str, Any]:
 
 
 def _are_timed(context: PageContext) -> bool:
-    """Whether every lease has an end, so that a list of leases names all jobs that are held."""
+    """Return whether every lease has an end, so that a list of leases names all jobs that are held."""
     totals = None if context.sample is None else context.sample.totals
     return totals is not None and totals.timed_leases == totals.counts[JobState.LEASED]
 
@@ -78,7 +78,7 @@ def find_jobs(
 
 
 def _leased(store: Store, chosen: Selection, cursor: int, size: int) -> JobsFound | None:
-    """By their leases, wherever they are in the order of the store; None: there are more than that finds."""
+    """Find LEASED jobs by their leases, wherever they are in the store; None if there are more than that finds."""
     leases = store.leases(limit=LEASES_READ)
     if len(leases) == LEASES_READ:
         return None

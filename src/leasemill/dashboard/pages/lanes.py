@@ -27,7 +27,7 @@ RANGES_SHOWN: Final = 10
 
 
 class LanesFound(Struct, frozen=True):
-    """`is_all`: these are all lanes with work."""
+    """The lanes that were found. `is_all`: no other lane has work."""
 
     lanes: list[LaneView]
     is_all: bool
@@ -58,7 +58,7 @@ def read(context: PageContext) -> Mapping[str, Any]:
 
 
 def _queues(context: PageContext) -> list[str]:
-    """Those with jobs that lanes can be made of, the fullest first."""
+    """Return the queues with jobs that may be in lanes, the fullest first."""
     queues = () if context.sample is None else context.sample.queues
     with_work = [one for one in queues if any(one.counts[state] for state in JobState if state != JobState.SUCCEEDED)]
     return [one.name for one in sorted(with_work, key=lambda one: -one.counts[JobState.READY])]
@@ -100,13 +100,13 @@ def _one(context: PageContext, queue: str, lane: str) -> Mapping[str, Any]:
 
 
 def _waiting(store: Store, view: LaneView) -> tuple[Job, ...]:
-    """The jobs behind the head, in order: they were enqueued after it."""
+    """Return the jobs behind the head, in order: they were enqueued after it."""
     where = JobFilter(queue=view.queue, lane=view.lane, states=frozenset({JobState.READY}))
     return store.jobs(where, limit=WAITING_SHOWN, after=0 if view.head is None else view.head.seq).jobs
 
 
 class LaneStatus(Struct, frozen=True):
-    """What the head of a lane does, in few words; `at`: since when, or until when."""
+    """The state of a lane's head, in few words. `at`: since when, or until when."""
 
     words: str
     tone: str
@@ -129,7 +129,7 @@ def status_of(head: Job | None, now: int) -> LaneStatus:
 
 
 def ranges(found: Iterable[tuple[int, int]]) -> str:
-    """Offsets as text: `0 to 7, 9`, the latest ranges."""
+    """Write offsets as `0 to 7, 9`; only the latest ranges."""
     every = list(found)
     shown = ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in every[-RANGES_SHOWN:])
     return shown if len(every) <= RANGES_SHOWN else f"… {shown} ({len(every)} ranges)"

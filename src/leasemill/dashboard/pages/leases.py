@@ -20,7 +20,7 @@ PAGE_SIZE: Final = 100
 
 
 class Risk(IntEnum):
-    """What endangers a lease, the worst first."""
+    """The dangers for a lease, the worst first."""
 
     EXPIRED = 0
     NO_HEARTBEAT = 1
@@ -101,7 +101,7 @@ def _risk(view: LeaseView, worker: Worked | None, now: int) -> Risk:
 
 
 def terms_of(store: Store, shown: Sequence[LeaseView]) -> dict[int, LeaseTerms]:
-    """By fence, of leases that are still held."""
+    """Return the terms of leases that are still held, by fence."""
     if not shown:
         return {}
     ids = tuple(one.job_id for one in shown)

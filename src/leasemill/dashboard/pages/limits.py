@@ -42,7 +42,7 @@ def read(context: PageContext) -> Mapping[str, Any]:
 
 
 def source_of(view: LimitView) -> str:
-    """Whose numbers hold."""
+    """Say whose numbers apply."""
     if view.record.set is not None:
         return "operator"
     return "–" if view.record.declared is None else "code"

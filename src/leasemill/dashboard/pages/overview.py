@@ -18,12 +18,12 @@ from leasemill.operator.wording import counted, listed
 
 QUEUES_LISTED: Final = 8
 QUEUES_NAMED: Final = 3
-"""In a sentence about several."""
+"""The words for it in a sentence about several queues."""
 MINUTE_S: Final = 60
 
 
 class FlowNow(Struct, frozen=True):
-    """Things per second, or per minute where it says so; None: not known yet."""
+    """Numbers per second, or per minute where the name says so; None if not known yet."""
 
     arrived: float | None
     left: float | None
@@ -108,7 +108,7 @@ def _minutes(dots: list[Dot]) -> list[Dot]:
 
 
 def concerns(sample: Sample) -> list[ConcernOnPage]:
-    """What is wrong now, as far as the sample shows it; the worst first."""
+    """Return what is wrong now, as far as the sample shows it, the worst first."""
     silent = sum(one.is_stale for one in sample.workers)
     stuck = sum(len(one.record.stuck) for one in sample.workers if not one.is_stale)
     found = []
@@ -124,7 +124,7 @@ def concerns(sample: Sample) -> list[ConcernOnPage]:
 
 
 def _of_queues(tone: str, what: str, rows: list[QueueOnPage]) -> list[ConcernOnPage]:
-    """One line, of however many queues."""
+    """Return one line for any number of queues."""
     if not rows:
         return []
     waiting = sum(row.waiting for row in rows)

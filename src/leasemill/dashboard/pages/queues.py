@@ -28,7 +28,7 @@ class QueueOnPage(Struct, frozen=True):
     workers: int
     policy: list[tuple[str, str]]
     due_at: int | None
-    """Since when its oldest job has been due; None: none is."""
+    """The time since which its oldest job has been due; None if no job is."""
 
     @property
     def waiting(self) -> int:
@@ -77,7 +77,7 @@ def on_page(sample: Sample, view: QueueView, workers: int) -> QueueOnPage:
 
 
 def policy_words(policy: Policy | None) -> list[tuple[str, str]]:
-    """What is set, as names and values."""
+    """Return the settings, as names and values."""
     if policy is None:
         return []
     return [
@@ -88,7 +88,7 @@ def policy_words(policy: Policy | None) -> list[tuple[str, str]]:
 
 
 def seconds_of(us: int | None) -> str:
-    """A duration as an input field holds it."""
+    """Write a duration as an input field holds it."""
     return "" if us is None else f"{us / SECOND:g}"
 
 
@@ -111,7 +111,7 @@ def read_one(context: PageContext) -> Mapping[str, Any]:
 
 
 def serving(sample: Sample, queue: str) -> list[Worked]:
-    """Workers that name the queue among theirs; those that claim from it now come first."""
+    """Return the workers that serve the queue. Those that claim from it now come first."""
     found = (one for one in sample.workers if queue in one.record.queues)
     return sorted(found, key=lambda one: (not claims(one), one.record.worker))
 

@@ -20,7 +20,7 @@ from leasemill.store.base import Store
 
 STEP: Final = 250
 EACH: Final = 500
-"""Jobs read of each kind."""
+"""So many jobs of each kind are read."""
 NEWEST: Final = 5_000
 READ_FOR_S: Final = 0.1
 SHOWN: Final = 100
@@ -142,7 +142,7 @@ def _holder(job: Job, refusal: Refusal) -> str | None:
 
 
 def would_have(job: Job, refusal: Refusal) -> str:
-    """What the report would have done, had it been taken."""
+    """Say what the report would have done if it had been accepted."""
     is_cancelled = refusal.reason is LossReason.CANCELLED
     match refusal.verb:
         case Verb.START | Verb.EXTEND:
@@ -164,7 +164,7 @@ def _whose(is_cancelled: bool) -> str:
 
 
 def _took_effect(job: Job, refusal: Refusal) -> bool:
-    """Whether another attempt has done what this one reports."""
+    """Return whether another attempt has done what this one reports."""
     return any(
         one.attempt != refusal.attempt and one.status in (ExecutionStatus.COMMITTED, ExecutionStatus.DONE)
         for one in job.executions

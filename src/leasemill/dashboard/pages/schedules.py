@@ -111,7 +111,7 @@ def next_ticks(schedule: Schedule, count: int = NEXT_SHOWN) -> list[int]:
 
 
 def skips_of(found: Sequence[Schedule]) -> list[SkipOnPage]:
-    """Newest first."""
+    """Return the skipped ticks of all schedules, newest first."""
     skips = [SkipOnPage(one, skip, why_skipped(one, skip)) for one in found for skip in one.skips]
     return sorted(skips, key=lambda row: (-row.skip.tick_at, row.schedule.spec.name))
 

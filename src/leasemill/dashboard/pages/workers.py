@@ -60,7 +60,7 @@ def taken_slots(record: WorkerRecord) -> int:
 
 
 def _order(one: Worked) -> tuple[bool, bool, str]:
-    """Those that need somebody come first."""
+    """Sort workers that need attention first."""
     return not one.is_stale, not one.record.stuck, one.record.worker
 
 
