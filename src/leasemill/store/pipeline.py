@@ -77,7 +77,7 @@ class Pipeline(Generic[TicketT]):
 
     def reset(self) -> None:
         """Forget every caller and thread: a forked child has none of them."""
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
         self._waiting: list[TicketT] = []
         self._is_led = False
         self._is_closed = False
@@ -87,7 +87,7 @@ class Pipeline(Generic[TicketT]):
     def run(self, ticket: TicketT, within_s: float | None = None) -> Any:
         """Run a ticket and return its answer. If no batch takes it `within_s`, it is withdrawn and has none."""
         try:
-            with self._guard:
+            with self._lock:
                 is_led = self._is_led
                 if is_led:
                     self._waiting.append(ticket)
@@ -117,7 +117,7 @@ class Pipeline(Generic[TicketT]):
     async def arun_together(self, *tickets: TicketT) -> None:
         """Run tickets in this order, in one batch if they are not too heavy for it. Each gets its answer or error."""
         futures = [ticket.for_loop() for ticket in tickets]
-        with self._guard:
+        with self._lock:
             self._waiting += tickets
             leads = not self._is_led
             if leads:
@@ -129,7 +129,7 @@ class Pipeline(Generic[TicketT]):
 
     def withdraw(self, ticket: TicketT) -> bool:
         """Take a ticket back, whose caller does not wait any more. False if it is in a batch already, or leads."""
-        with self._guard:
+        with self._lock:
             is_waiting = ticket in self._waiting and not ticket.is_leader
             if is_waiting:
                 self._waiting.remove(ticket)
@@ -138,7 +138,7 @@ class Pipeline(Generic[TicketT]):
     def close(self, *, joins: bool = True) -> None:
         """End the thread that leads for event loops; another starts if one of them calls again, and ends with the
         batches that it is for. `joins`: wait for the end of the batch it is in."""
-        with self._guard:
+        with self._lock:
             self._is_closed = True
             leader, self._loop_leader = self._loop_leader, None
             batches_due, self._batches_due = self._batches_due, SimpleQueue()
@@ -149,7 +149,7 @@ class Pipeline(Generic[TicketT]):
 
     def _abandon(self, ticket: TicketT) -> None:
         """Take out a ticket whose caller was interrupted: it must not run any more, nor lead."""
-        with self._guard:
+        with self._lock:
             if ticket in self._waiting:
                 self._waiting.remove(ticket)
         if ticket.is_leader:
@@ -157,20 +157,20 @@ class Pipeline(Generic[TicketT]):
 
     def _lead(self, own: TicketT | None) -> None:
         """Run what waits, `own` with it, and pass the lead."""
-        with self._guard:
+        with self._lock:
             batch = self._take(own)
         self._carry_out(batch, own)
 
     def _carry_out(self, batch: list[TicketT], own: TicketT | None) -> None:
         # The lead is passed before the callers are woken, so that the next batch is decided while this thread wakes the
-        # callers of its own. Whether anybody waits is looked at under the guard, in which callers join: one that comes
-        # now is either found here, or finds that nobody leads and leads itself. The `finally`s are for interrupts: a
-        # batch without a leader, or a caller whom nobody wakes, would wait for ever.
+        # callers of its own. Whether anybody waits is looked at under the lock, under which callers join: one that
+        # comes now is either found here, or finds that nobody leads and leads itself. The `finally`s are for
+        # interrupts: a batch without a leader, or a caller whom nobody wakes, would wait for ever.
         try:
             self._run_batch(batch)
         finally:
             try:
-                with self._guard:
+                with self._lock:
                     is_led = self._is_led = bool(self._waiting)
                     if own is not None:
                         own.is_leader = is_led
@@ -200,7 +200,7 @@ class Pipeline(Generic[TicketT]):
     def _pass_lead(self, own: TicketT | None) -> None:
         """Pass the lead to a ticket that waits, if any: to one of a thread rather than of an event loop, since the
         thread is waiting anyway, and for an event loop one has to be woken besides."""
-        with self._guard:
+        with self._lock:
             if own is not None:
                 own.is_leader = False
             if not self._waiting:
@@ -216,7 +216,7 @@ class Pipeline(Generic[TicketT]):
     # The thread that leads for event loops
 
     def _wake_loop_leader(self) -> None:
-        with self._guard:
+        with self._lock:
             if self._loop_leader is None:
                 self._start_loop_leader()
             self._batches_due.put(True)
@@ -231,12 +231,12 @@ class Pipeline(Generic[TicketT]):
         try:
             while batches_due.get():
                 self._lead(None)
-                with self._guard:
+                with self._lock:
                     if self._is_closed and self._batches_due is batches_due and batches_due.empty():
                         self._loop_leader = None
                         return
         except BaseException:
-            with self._guard:
+            with self._lock:
                 if self._batches_due is batches_due:
                     self._start_loop_leader()  # its callers have their errors; those that follow get another leader
             raise

@@ -80,7 +80,7 @@ class Callers:
         thread.start()
 
     def wait_for_waiting(self, count: int, *, are_new: bool = False) -> None:
-        line = self.store._enqueues._lines[are_new]
+        line = self.store._enqueues._pipelines[are_new]
         wait_until(lambda: len(line._waiting) >= count)
 
     def finish(self) -> None:

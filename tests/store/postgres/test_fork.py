@@ -91,7 +91,7 @@ def test_a_forked_child_waits_for_no_lock_that_a_thread_of_its_parent_held(postg
             store._listener.ends._lock,
             store._listener.cancellations._lock,
             store._batches._lock,
-            *(line._guard for line in store._batches._lines.values()),
+            *(line._lock for line in store._batches._lines.values()),
             store._threads._work.lock,
         ]
         with ExitStack() as holding:

@@ -1,13 +1,13 @@
 """Enqueues of one process that share a request.
 
-Whoever comes first sends at once; those that come while it is under way make the next request. There is no timer, so
-one caller alone waits for nobody. A request reports an outcome for each job, and each caller gets its own. What makes a
-request of several fail as a whole is left to its callers, each in a request of its own, so that an error reaches the
-call it belongs to. Ids are drawn before anything is sent, so what was carried out already is not done twice.
+The first caller sends at once; those that come while its request is under way make the next one. There is no timer, so
+one caller alone never waits. A request reports an outcome for each job, and each caller gets its own. If a request of
+several calls fails as a whole, each caller sends its own jobs, so that an error reaches the call it belongs to. Ids are
+drawn before anything is sent, so nothing that was carried out already is done twice.
 
-Only what waits for nobody is shared: calls with drawn ids in one line, those with ids of their own, which may be in
-somebody's open transaction behind the server, in another. What is decided by other jobs goes alone, as on PostgreSQL:
-unique keys, groups and chains; so do large calls, and those that have waited for a request that hangs.
+Calls with drawn ids share one pipeline. Calls with ids of their own share another, because such an id may be in an open
+transaction behind the server, for which the whole request would wait. Calls that are decided by other jobs go alone, as
+on PostgreSQL: unique keys, groups and chains; so do large calls, and those that have waited for a request that hangs.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ import msgspec
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec
-from leasemill.store import pipeline
 from leasemill.store.http.client import ClientCall, HttpClient, Posted
 from leasemill.store.http.retry_policy import AWAY, Answered, CallFailed, has_answer, read_answer
-from leasemill.store.pipeline import Pipeline
+from leasemill.store.pipeline import Pipeline, Ticket
 from leasemill.wire.codec import merged_enqueues
 from leasemill.wire.routes import BY_COMMAND
 
@@ -44,7 +43,7 @@ OF_EACH: Final = {HTTPStatus.UNAUTHORIZED, HTTPStatus.TOO_MANY_REQUESTS, *AWAY}
 OffLoop = Callable[..., Awaitable[Any]]
 
 
-class RequestTicket(pipeline.Ticket, eq=False):
+class RequestTicket(Ticket, eq=False):
     """A call of so many jobs. `posted`: what came of the request it was in, where that was no answer; None: its caller
     sends it as if it had never been sent."""
 
@@ -59,23 +58,25 @@ class SharedEnqueues:
     def __init__(self, client: HttpClient, off_loop: OffLoop) -> None:
         self._client = client
         self._off_loop = off_loop
-        self._lines = {are_new: Pipeline(self._send, "leasemill enqueue", REQUEST_BYTES) for are_new in (True, False)}
+        self._pipelines = {
+            are_new: Pipeline(self._send, "leasemill enqueue", REQUEST_BYTES) for are_new in (True, False)
+        }
 
     def run(self, command: c.Enqueue) -> list[c.EnqueueOutcome]:
         ticket = self._ticket(command)
         outcomes: list[c.EnqueueOutcome] | None = None
         if ticket.weight:
-            outcomes = self._lines[command.are_new].run(ticket, WAIT_S)
+            outcomes = self._pipelines[command.are_new].run(ticket, WAIT_S)
         return self._client.finish(ticket.command, ticket.posted) if outcomes is None else outcomes
 
     async def arun(self, command: c.Enqueue) -> list[c.EnqueueOutcome]:
         ticket = self._ticket(command)
         outcomes: list[c.EnqueueOutcome] | None = None
         if ticket.weight:
-            line = self._lines[command.are_new]
-            limit = asyncio.get_running_loop().call_later(WAIT_S, _withdraw, line, ticket)
+            pipeline = self._pipelines[command.are_new]
+            limit = asyncio.get_running_loop().call_later(WAIT_S, _withdraw, pipeline, ticket)
             try:
-                outcomes = await line.arun(ticket)
+                outcomes = await pipeline.arun(ticket)
             finally:
                 limit.cancel()
         if outcomes is None:
@@ -83,13 +84,13 @@ class SharedEnqueues:
         return outcomes
 
     def close(self) -> None:
-        """Close the lines without waiting: requests under way end when the client is closed."""
-        for line in self._lines.values():
-            line.close(joins=False)
+        """Close the pipelines without waiting: requests under way end when the client is closed."""
+        for pipeline in self._pipelines.values():
+            pipeline.close(joins=False)
 
     def after_fork(self) -> None:
-        for line in self._lines.values():
-            line.reset()
+        for pipeline in self._pipelines.values():
+            pipeline.reset()
 
     def _ticket(self, command: c.Enqueue) -> RequestTicket:
         """Return a ticket for the call; one without a weight is not shared."""
@@ -116,8 +117,8 @@ class SharedEnqueues:
                 ticket.posted = posted
 
 
-def _withdraw(line: Pipeline[RequestTicket], ticket: RequestTicket) -> None:
-    if line.withdraw(ticket) and ticket.future is not None and not ticket.future.done():
+def _withdraw(pipeline: Pipeline[RequestTicket], ticket: RequestTicket) -> None:
+    if pipeline.withdraw(ticket) and ticket.future is not None and not ticket.future.done():
         ticket.future.set_result(None)
 
 
