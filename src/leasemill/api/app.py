@@ -66,7 +66,8 @@ class App(AppHooks):
     """
 
     binding_refusal: ClassVar[str | None] = None
-    """Why the pytest fixture `leasemill` must not bind apps of this class, and what to use instead; None: it may."""
+    """The reason why the pytest fixture `leasemill` must not bind apps of this class, and what to use instead; None: it
+    may."""
 
     def __init__(
         self,
@@ -242,7 +243,7 @@ class App(AppHooks):
         how long a handler may run, in seconds or as a timedelta. `lease`: another worker may claim the job after this
         long without a heartbeat: seconds, "default", "heavy" or "external". `max_expirations`: how many runs may end
         without a report (their worker died) before the job is quarantined as DEAD. `on_failure`: what its lane does
-        when the job has failed for good: "continue", or "block" until an operator acts.
+        when the job has failed permanently: "continue", or "block" until an operator acts.
         """
         retried = retry_of(retry).over(self._retry)
         policy = run_policy(

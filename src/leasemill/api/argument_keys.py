@@ -48,7 +48,7 @@ def key_text(what: str, value: object) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class FixedLane:
-    """One lane, with this key, for all jobs of a kind."""
+    """A single lane, with this key, for all jobs of a kind."""
 
     key: str
 

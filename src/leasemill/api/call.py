@@ -33,7 +33,7 @@ def checked_call(call: CallT) -> CallT:
 
 
 class Call(Generic[R_co]):
-    """One checked call with its id. Enqueueing it again after an `Unavailable` is safe: it is the same job."""
+    """A checked call with its id. Enqueueing it again after an `Unavailable` is safe: it is the same job."""
 
     __slots__ = ("_is_new", "app", "arguments", "has_drawn_id", "result_name", "spec")
 

@@ -57,7 +57,7 @@ class JobLogger(logging.LoggerAdapter[logging.Logger]):
 
 
 class Context(Generic[StateT_co]):
-    """One run of a job, as its handler sees it. `Context[State]`: with the type of what the app's lifespan yields."""
+    """A run of a job, as its handler sees it. `Context[State]`: with the type of what the app's lifespan yields."""
 
     __slots__ = (
         "_applied",

@@ -27,7 +27,7 @@ EXAMPLE: Final = "write limit=Limit(5), limit=Rate(100, per=60), or a list of th
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """At most `places` jobs at a time, across all workers.
+    """Allows at most `places` jobs at a time, across all workers.
 
     `by`: count for each value of this parameter. `name`: kinds that use the same name share its places; by default the
     limit belongs to its kind.
@@ -49,7 +49,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """At most `rate` starts in `per` seconds, across all workers: `Rate(100, per=60)` is one every 0.6 s.
+    """Allows at most `rate` starts in `per` seconds, across all workers: `Rate(100, per=60)` is one every 0.6 s.
 
     `burst`: how many may start at once after a quiet time; in any `per` seconds there are at most `rate + burst - 1`.
     `by` and `name`: as for `Limit`.

@@ -152,7 +152,7 @@ for _name in STORE_LOGGERS:
 
 @contextmanager
 def worker_in_store_lines(worker_id: str) -> Iterator[None]:
-    """While this worker runs, lines of the process's stores carry its id, whoever configured logging."""
+    """Add the worker's id to the lines of the process's stores while it runs, however logging is configured."""
     _store_lines.workers = (*_store_lines.workers, worker_id)
     try:
         yield

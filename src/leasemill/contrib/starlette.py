@@ -3,7 +3,7 @@
     web = FastAPI(lifespan=lifespan(jobs))                                 # opens the store, and closes it at the end
     web = FastAPI(lifespan=lifespan(jobs, worker={"concurrency": 5}))      # and runs a worker in this process
 
-The worker takes no signals: they are the server's. What must never happen: that it dies and nobody notices. Its end is
+The worker takes no signals: they are the server's. What must never happen: that it dies unnoticed. Its end is
 logged, `health` reports it, and the application's shutdown raises its error. No framework is imported here.
 """
 

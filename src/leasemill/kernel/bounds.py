@@ -42,7 +42,7 @@ HIGHEST_PRIORITY: Final = 9
 LIMITS: Final = 4
 CHAINED: Final = 100
 CHAIN_BYTES: Final = 128 * 1024
-"""Of the jobs that follow one: each end in a chain writes the rest of it again."""
+"""The bytes of the jobs that follow one in a chain: each end writes the rest of it again."""
 
 POLICY: Final = {
     "max_retries": (0, 1_000),
@@ -116,7 +116,7 @@ def check_string(what: str, value: str) -> None:
 
 
 def check_strings(what: str, values: Sequence[str]) -> None:
-    """As `check_string` does, each of them: together, because almost always all are short ASCII."""
+    """Check each text as `check_string` does: together, because almost always all are short ASCII."""
     try:
         joined = "".join(values)
     except TypeError:

@@ -133,7 +133,7 @@ def _plain_image(state: State) -> Image:
 
 
 def _written(action: Action) -> Action:
-    """One on a single target is written as it always was, and read with the defaults of the fields for many."""
+    """Write an action on a single target without the fields for many, which have defaults when it is read."""
     if action.count > 1:
         return action
     return cast(Action, PlainAction(action.at, action.verb, action.by, action.target, action.reason))

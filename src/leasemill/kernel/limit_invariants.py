@@ -77,7 +77,7 @@ def _jobs_behind(gate: Gate) -> list[Job]:
 
 
 def _of_gates(gates: Gates, gate: Gate, where: str) -> Iterator[str]:
-    """No job is forgotten: each is behind gates that are listed, or that something will list again."""
+    """Yield what is wrong with gates: each job must be behind gates that are listed, or will be listed again."""
     for tally, child in gate.children.items():
         name = f"{where} gate {tally.limit.name}/{tally.key}"
         jobs = _jobs_behind(child)

@@ -35,7 +35,7 @@ OPEN_KEPT: Final = 20
 
 
 class Overlap(StrEnum):
-    """What happens to a tick while the job of an earlier one has not ended (P6)."""
+    """The choice of what happens to a tick while the job of an earlier one has not ended (P6)."""
 
     SKIP = "skip"
     ONE = "one"
@@ -44,7 +44,7 @@ class Overlap(StrEnum):
 
 
 class Missed(StrEnum):
-    """What happens to several ticks that are due at once (P5)."""
+    """The choice of what happens to several ticks that are due at once (P5)."""
 
     LATEST = "latest"
     ALL = "all"
@@ -52,7 +52,7 @@ class Missed(StrEnum):
 
 
 class SkipReason(StrEnum):
-    """Why a tick made no job."""
+    """The reason why a tick enqueued no job."""
 
     OVERLAP = "overlap"
     MISSED = "missed"
@@ -70,8 +70,8 @@ class Skip(Struct, frozen=True, array_like=True, gc=False):
 
 
 class ScheduleSpec(Struct, frozen=True, array_like=True, gc=False):
-    """What a caller asks for. `call` is the job that a tick makes, without an id. `expression`: as the caller's
-    calendar reads it; here it is text."""
+    """The schedule that a caller asks for. `call` is the job that a tick enqueues, without an id. `expression`: as the
+    caller's calendar reads it; here it is text."""
 
     name: str
     expression: str
@@ -84,7 +84,7 @@ class ScheduleSpec(Struct, frozen=True, array_like=True, gc=False):
 
 
 class PauseMark(Struct, frozen=True, array_like=True, gc=False):
-    """Who paused a schedule, when and why."""
+    """The record of who paused a schedule, when and why."""
 
     at: int
     by: str
@@ -98,7 +98,7 @@ class Schedule(Struct, array_like=True, gc=False):
     revision: int
     next_at: int
     since_at: int
-    """When it was first set: no tick before that is ever due."""
+    """The time at which it was first set: no tick before that is ever due."""
     set_at: int
     last_at: int | None = None
     """The latest tick that was decided on."""
@@ -111,7 +111,7 @@ class Schedule(Struct, array_like=True, gc=False):
     skips: tuple[Skip, ...] = ()
     set_by: str = ""
     set_reason: str = ""
-    """Who set it last, and why; `DECLARED`: a worker, whose code declares it."""
+    """The person who set it last, and why; `DECLARED`: a worker, whose code declares it."""
 
 
 class TickFire(Struct, frozen=True):
@@ -134,7 +134,7 @@ class Plan(NamedTuple):
 
     ticks: list[int]
     jobs: list[JobSpec]
-    """One for each of the ticks."""
+    """The job of each of the ticks."""
     skips: list[Skip]
     open_ids: list[str]
     """Those of its earlier jobs that have not ended."""

@@ -61,7 +61,7 @@ def due_at(job: JobSpec, at: int) -> int:
 
 
 class Queue:
-    """One queue: how it is used, how it stands, and its claimable jobs by priority: those under limits behind gates."""
+    """A queue: how it is used, its counts, and its claimable jobs by priority, those under limits behind gates."""
 
     __slots__ = ("counts", "gates", "is_paused", "limit", "mode", "name", "policy", "ready")
 
@@ -77,7 +77,7 @@ class Queue:
 
 
 class Lane:
-    """One lane: its head, and the seq of each job that waits behind it.
+    """A lane: its head, and the seq of each job that waits behind it.
 
     A seq whose job is gone, ended or moved to the tail is skipped when its turn comes.
     """

@@ -122,7 +122,7 @@ class ServerApp:
             status = denied.problem.status
             await _send(send, exchange, _denied(denied, headers), self._added_headers(headers))
         except CallerGone:
-            status = 499  # as proxies log it; nobody reads it
+            status = 499  # as proxies log it; no client reads it
         finally:
             caller.close()
             if route is not None:

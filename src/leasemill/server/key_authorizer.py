@@ -176,8 +176,8 @@ class KeyAuthorizer(Authorizer):
 
 
 def _announced(headers: Mapping[str, str], most: int) -> int:
-    """How many bytes to set aside for the body of a command. One that announces no length may be as large as any. What
-    is not a command has no body that is kept, so a client without a key sets nothing aside."""
+    """Return how many bytes to set aside for the body of a command. One that announces no length may be as large as
+    any. What is not a command has no body that is kept, so a client without a key sets nothing aside."""
     length = headers.get("content-length")
     if length is not None and length.isdigit():
         return min(int(length), most)

@@ -1,8 +1,8 @@
 """The limits of a server: how much a client may ask for at a time, decided before a body is read.
 
 Requests without a key have no limit but that of bodies: where keys are needed they are refused, and where they are not,
-everybody on the machine is trusted. Wrong keys are not counted: 256 bits are not guessed, and whoever shares an address
-with an attacker must not be refused for it.
+every program of the machine is trusted. Wrong keys are not counted: 256 bits are not guessed, and a client that shares
+an address with an attacker must not be refused for it.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def server_app(
 ) -> ServerApp:
     """The whole server over a store. `mounts`: ASGI applications by path, such as a dashboard; `on_stop`: called when
     the server begins to stop, to end what they have open. The store stays the caller's."""
-    written()  # made before anybody waits for it
+    written()  # made before a client waits for it
     pages = Pages(store)
     routes: list[BaseRoute] = [
         Route("/healthz", pages.health),

@@ -2,7 +2,7 @@
 
 However many wait, there is one watch for each set of queues, and no thread. A job that arrives is claimed for those who
 wait longest, a few at a time: no other caller is woken. Nothing is claimed for a caller that has gone, and what was
-granted while it went is given back.
+granted while it went is released.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ class _Cancellations:
         try:
             self._loop.call_soon_threadsafe(self.count)
         except RuntimeError:
-            return  # the loop has ended, and nobody waits in it
+            return  # the loop has ended, and no caller waits in it
 
     def count(self) -> None:
         self._count += 1

@@ -1,6 +1,6 @@
 """The records of workers that are elsewhere, kept where the store keeps those of its own.
 
-Orders to workers are here because they are checked against those records."""
+Commands to workers are here because they are checked against those records."""
 
 from __future__ import annotations
 

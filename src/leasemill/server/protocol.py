@@ -83,7 +83,7 @@ class Connected:
             oldest.close()
 
     def make_room(self) -> bool:
-        """Close a connection on which nobody waits for an answer; False: there is none."""
+        """Close a connection on which no client waits for an answer; False: there is none."""
         for waiting in (self.silent, self.idle):
             if waiting:
                 oldest, _ = waiting.popitem(last=False)

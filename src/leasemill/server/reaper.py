@@ -163,7 +163,7 @@ class ServerReaper:
         self._expired.sweep()
 
     def exposition(self) -> str:
-        """Its metrics, under the names that workers have for the same, in Prometheus's format."""
+        """Return its metrics in Prometheus's format, under the names that workers have for the same."""
         samples = self._counted.samples()
         counters = asdict(self.metrics)
         for name in COUNTERS:

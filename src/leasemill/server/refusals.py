@@ -1,4 +1,4 @@
-"""How a connection ends where there is no application to say so: the request cannot be read, or there are too many."""
+"""The last answers of a connection where no application gives one: the request is malformed, or there are too many."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Configuration:
     """The meaning of the setting `LEASEMILL`."""
 
     url: str | None = None
-    """None: that of `database`."""
+    """The URL of the store; None: it is in `database`."""
     database: str | None = "default"
     """The alias whose transactions enqueue joins; None: the store is elsewhere."""
     schema: str = DEFAULT_SCHEMA

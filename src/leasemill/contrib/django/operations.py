@@ -44,7 +44,7 @@ class StoreVersion(Operation):
         return f"version_{self.version}"
 
     def state_forwards(self, app_label: str, state: ProjectState) -> None:
-        """No model describes the tables: they are reached through the store."""
+        """Change no state: no model describes the tables, which are reached through the store."""
 
     def database_forwards(
         self,

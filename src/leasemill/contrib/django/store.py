@@ -51,7 +51,7 @@ class DjangoStore(PostgresStore):
     def _check_access(self) -> None:
         """Raise what Django raises in a test that may not use the database: our own connections would not ask.
 
-        Without a test database such a test would write into the project's real one. Once for each store: whoever may
+        Without a test database such a test would write into the project's real one. Once for each store: code that may
         connect once has a test database, or is not a test.
         """
         if self._is_access_checked:

@@ -115,7 +115,7 @@ def jobs_of_test() -> Iterator[TestJobs]:
 
 
 class TestStore(MemoryStore):
-    """In memory; what is enqueued in a transaction of the store's database goes to its tables first."""
+    """A store in memory; what is enqueued in a transaction of the store's database goes to its tables first."""
 
     __test__ = False
 
@@ -149,7 +149,8 @@ class TestStore(MemoryStore):
             super().run(c.Enqueue(specs))
 
     def discard_committed(self) -> None:
-        """If the test's transactions commit, so did those of other tests; Django empties only the tables of models."""
+        """Remove the jobs that tests with real transactions have committed: Django empties only the tables of
+        models."""
         if self._tables is not None and not self._tables.is_in_transaction():
             self._tables.take()
 

@@ -2,7 +2,7 @@
 
 An event carries everything that was chosen, drawn or measured (tokens, fences, times), so that applying it never
 decides, draws or measures again. The numbers are the events' names in stored logs: never reuse one.
-Everybody imports events from here, never from the parts.
+Other packages import events from here, never from the parts.
 """
 
 from __future__ import annotations

@@ -39,7 +39,8 @@ class GroupSealed(Event, frozen=True, tag=46):
 
 
 class GroupEnded(Event, frozen=True, tag=47):
-    """All members have ended; again after a redrive. The callbacks' JobEnqueued come before it, in the same fact."""
+    """All members of a group have ended; recorded again after a redrive. The callbacks' JobEnqueued come before it, in
+    the same fact."""
 
     group_id: str
     at: int
@@ -64,7 +65,7 @@ class LimitSet(Event, frozen=True, tag=35):
 
 
 class LimitCleared(Event, frozen=True, tag=36):
-    """What operators had set is dropped; what code declares holds again."""
+    """The terms that operators had set are dropped; those that code declares hold again."""
 
     name: str
     at: int

@@ -114,7 +114,7 @@ class Gate:
         self.until: int | None = None
 
     def __lt__(self, other: Gate) -> bool:
-        """For entries with equal keys: all but one are of gates that are gone."""
+        """Order entries with equal keys: all but one are of gates that are gone."""
         return id(self) < id(other)
 
 
@@ -293,5 +293,5 @@ def held_until(terms: LimitTerms, tat: int, until: int) -> int:
 
 
 def cut(terms: LimitTerms, tat: int, now: int) -> int:
-    """T14: `tat` under new terms: nobody waits longer than they would have with these from the start."""
+    """T14: `tat` under new terms: no job waits longer than it would have with these from the start."""
     return min(tat, now + (terms.burst or 1) * interval_us(terms))

@@ -2,7 +2,7 @@
 
 Pure data. Instants are integer microseconds since the Unix epoch, durations integer microseconds whose names
 end in `_us`; the kernel never asks what time it is. `Job` and `Execution` change only when an event is applied.
-Everybody imports these names from here, never from the parts.
+Other packages import these names from here, never from the parts.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class KeptFailure(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Execution(Struct, array_like=True, gc=False):
-    """One claim: one attempt, one lease."""
+    """The execution that a claim begins: an attempt with its lease."""
 
     job_id: str
     attempt: int
@@ -68,7 +68,7 @@ class Refusal(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Cancellation(Struct, frozen=True, array_like=True, gc=False):
-    """Who cancelled a job, when and why."""
+    """The record of who cancelled a job, when and why."""
 
     at: int
     by: str
@@ -96,7 +96,7 @@ class Job(Struct, array_like=True, gc=False):
     cancellation: Cancellation | None = None
     """The latest one; a redrive leaves it."""
     replaced: int = 0
-    """How often its payload was replaced; only the latest is kept (U9)."""
+    """The number of times its payload was replaced; only the latest is kept (U9)."""
 
 
 class JobGroup(Struct, array_like=True, gc=False):
@@ -119,7 +119,7 @@ class JobGroup(Struct, array_like=True, gc=False):
     dead: int = 0
     cancelled: int = 0
     ended_at: int | None = None
-    """When all members had ended for the first time; a redrive leaves it."""
+    """The time at which all members had ended for the first time; a redrive leaves it."""
     succeeded_at: int | None = None
     is_over: bool = False
     """Sealed, and all members have ended: until one is redriven."""
@@ -132,7 +132,7 @@ class JobGroup(Struct, array_like=True, gc=False):
 
 
 class LimitRecord(Struct, frozen=True, array_like=True, gc=False):
-    """What is on record about a limit: what code declared, and what an operator set, which comes first."""
+    """The terms of a limit: those that code declared, and those that an operator set, which come first."""
 
     name: str
     declared: LimitTerms | None = None
@@ -145,7 +145,7 @@ class LimitRecord(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Action(Struct, frozen=True, array_like=True, gc=False):
-    """One thing an operator did, to one target, or to `count` jobs (O8): the first of them, `others` that came next, as
+    """An action of an operator on one target, or to `count` jobs (O8): the first of them, `others` that came next, as
     far as they are kept, and when: from `first_at` (null: at once) to `at`."""
 
     at: int

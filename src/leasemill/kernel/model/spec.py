@@ -19,7 +19,7 @@ QUEUE_LIMIT: Final = "queue:"
 
 
 class OnFailure(StrEnum):
-    """What a lane does when its head ends FAILED or is quarantined."""
+    """The choice of what a lane does when its head ends FAILED or is quarantined."""
 
     CONTINUE = "continue"
     BLOCK = "block"
@@ -50,7 +50,7 @@ class Terms(Struct, frozen=True, array_like=True, gc=False):
 
 
 class UniqueUntil(StrEnum):
-    """How long a unique job holds its key."""
+    """The state until which a unique job holds its key."""
 
     ENDED = "ended"
     STARTED = "started"
@@ -108,7 +108,7 @@ class ChainedJob(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Rules(Struct, frozen=True, array_like=True, gc=False):
-    """What binds a job to others; most jobs have none."""
+    """The rules that bind a job to others; most jobs have none."""
 
     unique: UniqueKey | None = None
     limits: tuple[LimitUse, ...] = ()
@@ -117,7 +117,7 @@ class Rules(Struct, frozen=True, array_like=True, gc=False):
 
 
 class JobSpec(Struct, frozen=True, array_like=True, gc=False):
-    """What a caller asks for. Headers travel with a job and are not its content.
+    """The job that a caller asks for. Headers travel with a job and are not its content.
 
     Written once; but a job that is replaced before its first claim (U8, U10) has the latest payload and headers, and
     its `run_at` says when it is due.

@@ -48,7 +48,7 @@ class AbortReason(StrEnum):
 
 
 class LossReason(StrEnum):
-    """Why a lease is not the caller's any more."""
+    """The reason why a lease is no longer the caller's."""
 
     EXPIRED = "expired"
     SUPERSEDED = "superseded"
@@ -59,7 +59,7 @@ class LossReason(StrEnum):
 
 
 class QueueMode(StrEnum):
-    """How a queue's jobs are taken; fixed by its first job."""
+    """The verb by which a queue's jobs are taken; fixed by its first job."""
 
     CLAIM = "claim"
     ACQUIRE = "acquire"

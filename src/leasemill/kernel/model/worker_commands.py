@@ -12,7 +12,7 @@ WORKER_COMMANDS_KEPT: Final = 1_000
 
 
 class Order(StrEnum):
-    """What a worker can be asked to do: claim no more jobs, claim again, or stop."""
+    """A command to a worker: claim no more jobs, claim again, or stop."""
 
     QUIET = "quiet"
     RESUME = "resume"
@@ -20,7 +20,7 @@ class Order(StrEnum):
 
 
 class WorkerOrder(Struct, frozen=True, gc=False):
-    """What was last asked of one process of a worker."""
+    """The last command to one process of a worker."""
 
     instance: str
     order: Order

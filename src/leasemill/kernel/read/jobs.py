@@ -36,8 +36,8 @@ class JobPage(Struct, frozen=True):
 
 
 class KeyView(Struct, frozen=True):
-    """Which job holds a unique key of a queue. `kept_until`: it is held until then whatever becomes of the job, None:
-    that is over."""
+    """The job that holds a unique key of a queue. `kept_until`: it is held until then whatever becomes of the job,
+    None: that is over."""
 
     queue: str
     key: str

@@ -62,7 +62,7 @@ class LanePage(Struct, frozen=True):
 
 
 class Totals(Struct, frozen=True):
-    """What the store holds now, over all queues."""
+    """The counts of the store, over all queues."""
 
     counts: dict[JobState, int]
     timed_leases: int
@@ -101,7 +101,7 @@ class GetOrder(Command[WorkerOrder | None], frozen=True):
 
 
 class DueIn(Command[int | None], frozen=True):
-    """In how many microseconds the next job of these queues is due; 0: now, None: no job waits for a time."""
+    """Returns the microseconds until the next job of these queues is due; 0: now, null: no job waits for a time."""
 
     queues: Sequence[str]
 
@@ -132,7 +132,7 @@ def _queue_view(queue: Queue, now: int) -> QueueView:
 
 
 def _next_available_at(queue: Queue, now: int) -> int | None:
-    """When the first job became or becomes claimable, but for a pause and a full queue."""
+    """Return when the first job became or becomes claimable, not counting a pause or a full queue."""
     fronts = [order.next_at() for order in queue.ready if order is not None]
     if queue.gates is not None:
         fronts.append(queue.gates.next_at(now))

@@ -16,7 +16,7 @@ from leasemill.kernel.transitions.formats import require_verb
 REASON_LENGTH: Final = 1_000
 JOINED_WITHIN_US: Final = 60 * SECOND
 JOINED_AMONG: Final = 10
-"""Of the latest actions, so that acts which are under way at the same time stay one action each."""
+"""The number of latest actions that may be joined, so that acts under way at the same time stay one action each."""
 TARGETS_KEPT: Final = 20
 DECLARED: Final = "declared in code"
 """The reason of what workers set when they start."""

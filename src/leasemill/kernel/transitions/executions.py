@@ -45,7 +45,7 @@ def expire_one(job: Job, execution: Execution, now: int) -> tuple[AnyEvent, JobS
 
 
 def quarantine(job: Job, execution: Execution) -> tuple[bool, bool]:
-    """F4: whether a run that ends without a report of its own is the last one, and whether it blocks its lane."""
+    """F4: return whether a run that ends without its own report is the last one, and whether it blocks its lane."""
     is_final = execution.status is ExecutionStatus.STARTED and quarantined(job, execution.terms)
     return is_final, is_final and blocks_lane(job, execution.terms)
 

@@ -34,7 +34,7 @@ def refusal(group_id: str, *, is_known: bool) -> GroupRefused:
 
 
 def finished(group: JobGroup) -> bool:
-    """B2, B3: whether the group is over now, and nobody has noticed yet."""
+    """B2, B3: return True if the group is over now, and its end is not recorded yet."""
     return group.sealed_at is not None and not group.is_over and not group.unfinished
 
 

@@ -97,7 +97,7 @@ def _holder(state: State, key: str, taken: Key, now: int) -> Holder | None:
     job = taker_of(state, key, taken)
     if now < taken.until or (job is not None and holds(job)):
         return Holder(taken.job_id, taken.until, job)
-    return None  # U6: free, without anybody's help
+    return None  # U6: free, although nothing released it
 
 
 def taker_of(state: State, key: str, taken: Key) -> Job | None:

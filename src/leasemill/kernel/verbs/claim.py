@@ -35,8 +35,8 @@ LOOK: Final = Expire(100)
 
 
 class Claim(Command[list[Lease]], frozen=True):
-    """At most `limit` jobs of `queues` (in this order of preference); one token for each. At most `slots` of them are
-    under a limit, their own or their queue's; None: any number (T8)."""
+    """Lease at most `limit` jobs of `queues` (in this order of preference); one token for each. At most `slots` of them
+    are under a limit, their own or their queue's; None: any number (T8)."""
 
     worker: str
     queues: Sequence[str]

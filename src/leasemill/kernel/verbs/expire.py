@@ -17,7 +17,7 @@ __all__ = ["Expiration", "Expire"]
 
 
 class Expiration(Struct, frozen=True):
-    """One lease that expired; `state` is the job's afterwards."""
+    """A lease that expired; `state` is the job's afterwards."""
 
     job_id: str
     worker: str

@@ -46,7 +46,8 @@ class CreateGroup(Command[OpenedGroup], frozen=True):
 
 
 class SealGroup(Command[GroupView], frozen=True):
-    """No more members, but those that members add. Repeated, it changes nothing. `by` and `reason`: of an operator."""
+    """Accept no more members, except those that members add. Repeated, it changes nothing. `by` and `reason`: of an
+    operator."""
 
     group_id: str
     by: str = ""

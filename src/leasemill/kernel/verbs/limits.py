@@ -50,7 +50,7 @@ class DeclaredLimit(Struct, frozen=True):
 
 
 class DeclareLimits(Command[None], frozen=True):
-    """What a worker's code declares, at its start. Nothing that it does not name is changed."""
+    """Declare the limits of a worker's code, at its start. A limit that it does not name is not changed."""
 
     limits: Sequence[DeclaredLimit]
     by: str

@@ -1,7 +1,7 @@
 """Redacts an answer for a key for some queues: it sees nothing of other queues.
 
-A list that would be cut short by that is filled from the pages behind, so that whoever pages through it does not stop
-too early.
+A list that would be cut short by that is filled from the pages behind, so that a client that pages through it does not
+stop too early.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ class Dying:
 
     @rule("L10", "F3", "F4")
     def test_deaths_of_started_runs_are_counted_as_expirations(self, harness: Harness) -> None:
-        """A job that kills whoever runs it ends in quarantine, without having used a retry."""
+        """A job that kills its worker ends in quarantine, without having used a retry."""
         lease = enqueue_and_claim(harness, policy=Policy(max_expirations=3, max_retries=0))
         died(harness, lease)
         assert (job_of(harness).expirations, job_of(harness).retries) == (0, 0)

@@ -114,7 +114,7 @@ class Handing:
 
     @rule("C8", "C2")
     def test_another_job_that_comes_first_is_granted_first(self, harness: Harness) -> None:
-        """A busy lane starves nobody."""
+        """A busy lane starves no other."""
         enqueue_many(harness, "a1", "a2", "a3", lane=LANE)
         kept = staying_open(harness)
         lease = claim_one(kept)

@@ -1,4 +1,4 @@
-"""What a store's tests hand to the suite: the store, its clock, and a way to open it again."""
+"""The harness that a store's tests hand to the suite: the store, its clock, and a way to open it again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Harness(Protocol):
 
 
 class KeptHarness:
-    """One store, opened once: for stores that end with their process."""
+    """A store that is opened once: for stores that end with their process."""
 
     def __init__(self, open_store: Callable[[ManualClock], Store]) -> None:
         self.clock = ManualClock()

@@ -71,7 +71,7 @@ def limit_of(harness: Harness, name: str = STRIPE, key: str | None = None) -> Li
 
 
 def counts(harness: Harness, name: str = STRIPE) -> tuple[int, int]:
-    """How many places are held, and how many jobs wait."""
+    """Return how many places are held, and how many jobs wait."""
     view = limit_of(harness, name)
     return view.held, view.waiting
 

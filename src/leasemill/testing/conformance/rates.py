@@ -34,7 +34,7 @@ TENTH = SECOND // 10
 
 
 def throttled(harness: Harness, lease: Lease, seconds: int) -> Released:
-    """The holder of a lease was asked to wait by whoever the limit protects."""
+    """The service that a limit protects asked the holder of a lease to wait."""
     report = ReleaseReport(lease.job.id, lease.token, None, "429", STRIPE, seconds * SECOND)
     return expect(Released, only(harness.store.release([report])))
 

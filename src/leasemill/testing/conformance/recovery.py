@@ -1,4 +1,4 @@
-"""L7: what a holder that has gone silent leaves behind is granted again, whoever is there to claim it.
+"""L7: the jobs of a holder that has gone silent are granted again to any claimant.
 
 No reaper runs here, no worker, and no claim comes back empty: the queues always have jobs to give. A store that finds
 expired leases only when somebody calls `expire`, or when it has nothing else to give, passes every other test of the
@@ -105,7 +105,7 @@ class Recovering:
     def test_a_job_whose_holder_is_silent_is_granted_again_on_a_queue_that_never_runs_empty(
         self, harness: Harness, way: str
     ) -> None:
-        """020: recovery depends on nobody who happens to run."""
+        """020: recovery depends on no particular process."""
         silent = enqueue_and_claim(harness, policy=SHORT)
         assert silent.job.id in busy(StayingOpen(harness), WAYS[way])
 
@@ -141,7 +141,7 @@ class Recovering:
 
 
 class SilentHolders:
-    """A few claimants on two queues. Whoever is silent stays silent: only time ends its leases."""
+    """A few claimants on two queues. A silent one stays silent: only time ends its leases."""
 
     BOUND_S: Final = BUSY_S + 5
     """The interval at which claims look, and those that come between: they may be of the other queue first, or take an
@@ -181,7 +181,7 @@ class SilentHolders:
         assert not late, f"not granted again {self.BOUND_S} s after their leases expired: {late}; {self._again}"
 
     def finish(self) -> None:
-        """Nobody falls silent any more, until the last of them had its time."""
+        """Let no more claimants fall silent, until the last lease has expired."""
         assert self._silenced, self._again
         while self._silent:
             self.step(may_fall_silent=False)

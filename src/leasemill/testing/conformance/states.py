@@ -95,5 +95,5 @@ STATES: Final = tuple(_WAYS)
 
 
 def job_in(harness: Harness, state: str) -> Lease | None:
-    """Bring the job `job` into this state; answers with its lease if it has one."""
+    """Bring the job `job` into this state; returns its lease if it has one."""
     return _WAYS[state](harness)

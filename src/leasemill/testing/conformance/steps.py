@@ -229,7 +229,7 @@ def failed_for_good(harness: Harness, lease: Lease, error: str = "it broke") -> 
 
 
 def let_expire(harness: Harness, lease: Lease) -> None:
-    """Time passes until the lease has just ended, and nobody has noticed yet."""
+    """Let time pass until the lease has just expired, and no command has recorded it."""
     harness.clock.advance(us=lease.expires_at - harness.clock.now())
 
 
@@ -323,7 +323,7 @@ def lane_of(harness: Harness, lane: str = LANE, queue: str = QUEUE) -> LaneView:
 
 
 def every_job(harness: Harness, where: JobFilter | None = None, *, limit: int = 100) -> list[Job]:
-    """All jobs that fit, page after page."""
+    """Read all jobs that fit, page after page."""
     jobs: list[Job] = []
     after: int | None = 0
     while after is not None:
@@ -335,5 +335,5 @@ def every_job(harness: Harness, where: JobFilter | None = None, *, limit: int = 
 
 
 def everything(harness: Harness) -> tuple[list[Job], list[QueueView], LaneView | None, list[Action]]:
-    """All that can be read: the same before and after a step that changes nothing."""
+    """Read everything: it is the same before and after a step that changes nothing."""
     return every_job(harness), harness.store.queues(), harness.store.lane(OFFSETS, LANE), harness.store.actions()

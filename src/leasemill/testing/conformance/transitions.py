@@ -116,7 +116,7 @@ STATUS_MOVES: Final[dict[tuple[ExecutionStatus, ExecutionStatus], frozenset[str]
 
 
 def held_lease(harness: Harness, lease: Lease | None) -> Lease:
-    """The job's lease, or for a job without one a lease nobody has."""
+    """Return the job's lease, or for a job without one a lease that no worker has."""
     if lease is not None:
         return lease
     job = job_of(harness)

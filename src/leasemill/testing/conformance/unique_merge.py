@@ -177,7 +177,7 @@ class Merging:
 
     @rule("U5", "U6", "L6")
     def test_a_repeated_commit_names_the_holder_as_long_as_it_holds_the_key(self, harness: Harness) -> None:
-        """Then it is known to nobody who took the key: not to a store that was opened since, either."""
+        """Then no store knows which job took the key, not even one that was opened since."""
         enqueued(harness, unique("holder", delay_us=SECOND))
         lease = enqueue_and_claim(harness, "parent")
         followups = [follow_up(unique(""))]

@@ -1,7 +1,7 @@
 """Waiting for work: what comes is never missed, and when nothing is there the wait lasts as long as it was to.
 
-A watch may also wake while a job is due that nobody has claimed yet. A watch belongs to the store object that made it,
-so these tests keep one.
+A watch may also wake while a job is due that no worker has claimed yet. A watch belongs to the store object that made
+it, so these tests keep one.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def settle(watch: Watch, wait: Wait) -> None:
 
 
 def enqueue_while(store: Store, wait: Callable[[], bool]) -> bool:
-    """What `wait` returns while another thread enqueues a job."""
+    """Return the result of `wait` while another thread enqueues a job."""
     answers: list[bool] = []
     waiter = threading.Thread(target=lambda: answers.append(wait()))
     waiter.start()

@@ -124,7 +124,7 @@ def check_invariants(harness: Harness, domain: str = A) -> Domain:
 
 
 def at_once(*calls: Callable[[], ResultT]) -> list[ResultT | Exception]:
-    """What calls answer, or raise, that are made by as many threads at the same moment."""
+    """Return the results of calls, or what they raise, made by as many threads at the same moment."""
     barrier = Barrier(len(calls))
 
     def made(call: Callable[[], ResultT]) -> ResultT | Exception:

@@ -34,7 +34,7 @@ class LeasemillTaskContext(TaskContext):
     """The context of a task with `takes_context=True`: Django's, and the run's."""
 
     run: Context
-    """For `with context.run.commit() as tx`, the progress, and whether the lease is lost."""
+    """The run: for `with context.run.commit() as tx`, the progress, and whether the lease is lost."""
 
 
 def job_priority(priority: int) -> int:

@@ -23,7 +23,7 @@ class LeasemillCommand(BaseCommand):
     """`manage.py check` is for deployments; a command that looks at jobs must answer although a check fails."""
 
     def run_from_argv(self, argv: list[str]) -> None:
-        """What follows `leasemill` is read by its own command line, with its own options and exit codes."""
+        """Hand the arguments to the `leasemill` command line, which has its own options and exit codes."""
         program, name, *arguments = argv
         started_by = getattr(sys.modules["__main__"], "__spec__", None)
         again = (program,) if started_by is None else ("-m", started_by.name.removesuffix(".__main__"))
