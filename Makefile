@@ -74,7 +74,7 @@ django-tests: $(DEV) ## Run Django's own tests of task backends on ours (Python 
 browser: $(DEV) chromium ## Look at every page of the dashboard in a browser, in three widths, light and dark, and on every store, do every act, and put every hostile text into it (5 minutes)
 	LEASEMILL_FULL_ESCAPING=1 $(BIN)/python -m pytest $(PYTEST_ARGS) \
 	  tests/dashboard/test_browser.py tests/dashboard/browser/every_page.py tests/dashboard/browser/every_store.py \
-	  tests/dashboard/browser/every_act.py tests/dashboard/test_escaping.py
+	  tests/dashboard/browser/every_action.py tests/dashboard/test_escaping.py
 
 .PHONY: screenshots
 screenshots: $(DEV) chromium ## Take the pictures of the guide to the dashboard again (docs/images)

@@ -30,9 +30,9 @@ from leasemill import App, Context, JobEvent, Worker
 from leasemill.api.observer import Observer, Settled
 from leasemill.contrib.otel import instrument
 from leasemill.kernel.commands import Lease
-from leasemill.worker.exporting.endpoint import Endpoint, parsed_address
-from leasemill.worker.exporting.measures import Measures
-from leasemill.worker.exporting.samples import exposition
+from leasemill.worker.prometheus.endpoint import Endpoint, parsed_address
+from leasemill.worker.prometheus.measures import Measures
+from leasemill.worker.prometheus.samples import exposition
 
 ROUNDS: Final = 7
 JOBS: Final = {"file": 20_000, "postgres": 40_000}

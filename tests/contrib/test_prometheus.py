@@ -11,10 +11,10 @@ from prometheus_client import CollectorRegistry, Counter, generate_latest
 from leasemill import App, Invalid
 from leasemill.contrib.prometheus import export, families
 from leasemill.store.memory import MemoryStore
-from leasemill.worker.exporting.catalogue import METRICS, RUN
-from leasemill.worker.exporting.measures import Measures
-from leasemill.worker.exporting.samples import Samples, exposition
-from tests.worker.exporting.scraping import Scraped
+from leasemill.worker.prometheus.catalogue import METRICS, RUN
+from leasemill.worker.prometheus.measures import Measures
+from leasemill.worker.prometheus.samples import Samples, exposition
+from tests.worker.prometheus.scraping import Scraped
 from tests.worker.support import drained
 
 

@@ -11,7 +11,7 @@ import click
 import pytest
 
 from leasemill.cli import main
-from leasemill.worker.exporting.catalogue import METRICS
+from leasemill.worker.prometheus.catalogue import METRICS
 from tests.deploy.files import (
     DEPLOY,
     RULES,

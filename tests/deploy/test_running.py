@@ -35,7 +35,7 @@ from tests.deploy.files import (
 )
 from tests.docs.pages import ROOT
 from tests.lab.processes import wait_until
-from tests.worker.exporting.scraping import Scraped, scrape
+from tests.worker.prometheus.scraping import Scraped, scrape
 
 TIMEOUT_S = 60
 NOWHERE = "postgresql://nobody@127.0.0.1:1/nowhere?connect_timeout=2"

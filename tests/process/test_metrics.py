@@ -9,7 +9,7 @@ from tests.lab.processes import WorkerProcess, wait_until
 from tests.process import jobs
 from tests.process.support import Scene
 from tests.process.test_supervisor import await_healthy, children, messages
-from tests.worker.exporting.scraping import Scraped, scrape
+from tests.worker.prometheus.scraping import Scraped, scrape
 
 BEFORE, AFTER = "metrics at ", "/metrics"
 

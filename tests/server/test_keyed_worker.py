@@ -23,8 +23,8 @@ from leasemill.store.memory import MemoryStore
 from leasemill.store.worker_records import WorkerRecord, encode_record, records
 from leasemill.testing.rules import rule
 from leasemill.wire.routes import Role
-from leasemill.worker.exporting.catalogue import GROUPS_OPEN, QUEUE_JOBS, SCHEDULE_LATE
-from leasemill.worker.exporting.queues import counted
+from leasemill.worker.prometheus.catalogue import GROUPS_OPEN, QUEUE_JOBS, SCHEDULE_LATE
+from leasemill.worker.prometheus.queues import counted
 from tests.lab.http_server import ServerThread
 from tests.lab.processes import wait_until
 

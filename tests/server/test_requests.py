@@ -15,7 +15,7 @@ from leasemill.store.base import Store
 from leasemill.store.memory import MemoryStore
 from leasemill.wire.routes import ROUTES
 from tests.lab.http_server import ServerThread
-from tests.worker.exporting.scraping import Scraped
+from tests.worker.prometheus.scraping import Scraped
 
 JOB = {"queue": "mail", "kind": "send", "payload": {"to": ["ann", "bob"], "at": 1.5}}
 

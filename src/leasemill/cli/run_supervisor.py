@@ -97,7 +97,7 @@ def reload(context: click.Context, name: str) -> None:
 
 def aggregator(address: str | None) -> MetricsAggregator | None:
     """Serve the metrics of all processes at this address; None without an address."""
-    from leasemill.worker.exporting.endpoint import Endpoint, parsed_address
+    from leasemill.worker.prometheus.endpoint import Endpoint, parsed_address
     from leasemill.worker.supervisor.metrics_aggregator import MetricsAggregator
 
     if address is None:

@@ -24,10 +24,10 @@ from leasemill.kernel import commands as c
 from leasemill.operator.wording import did_you_mean
 from leasemill.store.backoff import backoff_s
 from leasemill.store.system import out_of_descriptors
-from leasemill.worker.exporting.endpoint import Endpoint, parsed_address
-from leasemill.worker.exporting.measures import Measures
 from leasemill.worker.process import Retirement, run_process
 from leasemill.worker.process_ends import EXIT_REPLACE
+from leasemill.worker.prometheus.endpoint import Endpoint, parsed_address
+from leasemill.worker.prometheus.measures import Measures
 from leasemill.worker.supervisor.supervised import Supervised
 from leasemill.worker.worker import Worker
 

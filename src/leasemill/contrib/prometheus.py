@@ -25,9 +25,9 @@ from prometheus_client.utils import floatToGoString
 
 from leasemill.api.app import App
 from leasemill.errors import Invalid
-from leasemill.worker.exporting.catalogue import METRICS
-from leasemill.worker.exporting.measures import Measures
-from leasemill.worker.exporting.samples import Samples
+from leasemill.worker.prometheus.catalogue import METRICS
+from leasemill.worker.prometheus.measures import Measures
+from leasemill.worker.prometheus.samples import Samples
 
 __all__ = ["export"]
 

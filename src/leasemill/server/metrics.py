@@ -1,7 +1,7 @@
 """The server's own metrics: requests, how long they took, calls that wait, and the jobs of the store.
 
-They are written as the workers' are (`worker/exporting`), so `/metrics` needs no package but the server's. Requests are
-counted on the server's event loop alone.
+They are written as the workers' are (`worker/prometheus`), so `/metrics` needs no package but the server's. Requests
+are counted on the server's event loop alone.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Final
 from leasemill.kernel import commands as c
 from leasemill.kernel.bounds import BATCH_ITEMS
 from leasemill.store.base import Store
-from leasemill.worker.exporting.catalogue import Metric
-from leasemill.worker.exporting.samples import Samples, exposition
+from leasemill.worker.prometheus.catalogue import Metric
+from leasemill.worker.prometheus.samples import Samples, exposition
 
 DURATION_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0, 60.0)
 

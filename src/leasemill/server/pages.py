@@ -25,7 +25,7 @@ from leasemill.server.openapi import written
 from leasemill.store.base import Store
 from leasemill.wire.problems import PROBLEM_TYPE, Problem, problem
 from leasemill.wire.requests import LONGEST_WAIT_S
-from leasemill.worker.exporting.samples import CONTENT_TYPE
+from leasemill.worker.prometheus.samples import CONTENT_TYPE
 
 READY_S: Final = 2.0
 

@@ -25,18 +25,18 @@ from leasemill.kernel.model import SECOND
 from leasemill.store.base import Store
 from leasemill.store.notifications import Expiries
 from leasemill.wire.expired import MOST, written
-from leasemill.worker.exporting.catalogue import (
+from leasemill.worker.housekeeping import Chore, Housekeeping
+from leasemill.worker.metrics import Metrics
+from leasemill.worker.observers import Observers
+from leasemill.worker.prometheus.catalogue import (
     COUNTED,
     LEASES_EXPIRED,
     REAPER_LAST_RUN,
     REAPER_STALE,
     Metric,
 )
-from leasemill.worker.exporting.measures import EXPIRED_STATES
-from leasemill.worker.exporting.samples import Samples, exposition
-from leasemill.worker.housekeeping import Chore, Housekeeping
-from leasemill.worker.metrics import Metrics
-from leasemill.worker.observers import Observers
+from leasemill.worker.prometheus.measures import EXPIRED_STATES
+from leasemill.worker.prometheus.samples import Samples, exposition
 from leasemill.worker.reaper import Reaper
 
 KEPT: Final = 1_000

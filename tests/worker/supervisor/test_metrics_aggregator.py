@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from leasemill.worker.exporting.catalogue import JOBS, QUEUE_JOBS, SLOTS, WORKER_INFO
-from leasemill.worker.exporting.samples import Samples, encoded
+from leasemill.worker.prometheus.catalogue import JOBS, QUEUE_JOBS, SLOTS, WORKER_INFO
+from leasemill.worker.prometheus.samples import Samples, encoded
 from leasemill.worker.supervisor.channel import Message
 from leasemill.worker.supervisor.child import Child
 from leasemill.worker.supervisor.metrics_aggregator import ASK_S, SILENT_S, MetricsAggregator

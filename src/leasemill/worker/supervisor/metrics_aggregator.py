@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from leasemill import __version__
-from leasemill.worker.exporting.catalogue import INFO, PROCESS_DEATHS, PROCESSES, QUEUES_ELECTED
-from leasemill.worker.exporting.samples import Samples, decoded
+from leasemill.worker.prometheus.catalogue import INFO, PROCESS_DEATHS, PROCESSES, QUEUES_ELECTED
+from leasemill.worker.prometheus.samples import Samples, decoded
 from leasemill.worker.supervisor.channel import Message
 from leasemill.worker.supervisor.child import Child
 

@@ -17,9 +17,9 @@ from dataclasses import asdict
 from functools import partial
 
 from leasemill.errors import Invalid
-from leasemill.worker.exporting.measures import Measures
-from leasemill.worker.exporting.samples import Samples, encoded
 from leasemill.worker.process import Retirement
+from leasemill.worker.prometheus.measures import Measures
+from leasemill.worker.prometheus.samples import Samples, encoded
 from leasemill.worker.supervisor.channel import Channel, Message
 from leasemill.worker.worker import Worker
 

@@ -17,7 +17,7 @@ from leasemill.store.base import Store
 from tests.dashboard.conftest import Desk, desk_on
 from tests.dashboard.filling import Filled, fill
 from tests.dashboard.filling_control import fill_control, fill_groups, fill_limits, fill_schedules
-from tests.dashboard.test_acts import finished, state
+from tests.dashboard.test_actions import finished, state
 from tests.dashboard.test_trouble_pages import fail
 
 UNBLOCK = "/acts/unblock-lane?queue=lanes&lane=lane+plain+text"

@@ -11,11 +11,11 @@ import pytest
 
 from leasemill import App, Context, Release, Retry
 from leasemill.store.worker_records import WorkerRecord, encode_record, records
-from leasemill.worker.exporting import queues
-from leasemill.worker.exporting.catalogue import QUEUE_JOBS, QUEUES_ELECTED
-from leasemill.worker.exporting.endpoint import Endpoint, parsed_address
-from leasemill.worker.exporting.measures import Measures
-from tests.worker.exporting.scraping import Scraped, scrape
+from leasemill.worker.prometheus import queues
+from leasemill.worker.prometheus.catalogue import QUEUE_JOBS, QUEUES_ELECTED
+from leasemill.worker.prometheus.endpoint import Endpoint, parsed_address
+from leasemill.worker.prometheus.measures import Measures
+from tests.worker.prometheus.scraping import Scraped, scrape
 from tests.worker.support import working
 
 
@@ -40,7 +40,7 @@ async def read_until(endpoint: Endpoint, is_so: Callable[[Scraped], bool]) -> Sc
     return found
 
 
-class ExportingSuite:
+class PrometheusSuite:
     """A store's tests give the `app`."""
 
     @pytest.fixture(autouse=True)

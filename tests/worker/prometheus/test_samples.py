@@ -7,8 +7,8 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasemill.worker.exporting.catalogue import JOBS, METRICS, PROCESSES, QUEUE_JOBS, QUEUE_OLDEST, RUN, WORKER_INFO
-from leasemill.worker.exporting.samples import MOST_VALUES, OTHER, Samples, decoded, encoded
+from leasemill.worker.prometheus.catalogue import JOBS, METRICS, PROCESSES, QUEUE_JOBS, QUEUE_OLDEST, RUN, WORKER_INFO
+from leasemill.worker.prometheus.samples import MOST_VALUES, OTHER, Samples, decoded, encoded
 
 
 def test_kinds_and_queues_beyond_the_first_are_counted_as_other() -> None:

@@ -22,7 +22,7 @@ from leasemill.kernel.model import SECOND
 from leasemill.operator.listing import all_queues, late_schedules, open_groups
 from leasemill.store.base import Store
 from leasemill.store.worker_records import WorkerRecord, records
-from leasemill.worker.exporting.catalogue import (
+from leasemill.worker.prometheus.catalogue import (
     GROUPS_OPEN,
     QUEUE_JOBS,
     QUEUE_OLDEST,
@@ -30,7 +30,7 @@ from leasemill.worker.exporting.catalogue import (
     QUEUES_ELECTED,
     SCHEDULE_LATE,
 )
-from leasemill.worker.exporting.samples import Samples
+from leasemill.worker.prometheus.samples import Samples
 from leasemill.worker.threads import start_background
 
 log = logging.getLogger("leasemill.worker")

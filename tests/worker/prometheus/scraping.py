@@ -7,7 +7,7 @@ from urllib.request import urlopen
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from leasemill.worker.exporting.samples import CONTENT_TYPE
+from leasemill.worker.prometheus.samples import CONTENT_TYPE
 
 
 class Scraped:

@@ -19,17 +19,17 @@ from leasemill.kernel.schedule import ScheduleSpec
 from leasemill.store.factory import open_store
 from leasemill.store.worker_records import encode_record, records
 from leasemill.testing.clock import ManualClock
-from leasemill.worker.exporting.catalogue import GROUPS_OPEN, QUEUE_OLDEST, QUEUE_PAUSED, SCHEDULE_LATE
-from leasemill.worker.exporting.endpoint import Address, Endpoint, parsed_address
-from leasemill.worker.exporting.measures import Measures
-from leasemill.worker.exporting.queues import QueueReader, counted, elected
-from leasemill.worker.exporting.samples import MOST_VALUES, OTHER
-from tests.worker.exporting.scraping import scrape
-from tests.worker.exporting.suite import ExportingSuite, exported, is_elected, read_until, record
+from leasemill.worker.prometheus.catalogue import GROUPS_OPEN, QUEUE_OLDEST, QUEUE_PAUSED, SCHEDULE_LATE
+from leasemill.worker.prometheus.endpoint import Address, Endpoint, parsed_address
+from leasemill.worker.prometheus.measures import Measures
+from leasemill.worker.prometheus.queues import QueueReader, counted, elected
+from leasemill.worker.prometheus.samples import MOST_VALUES, OTHER
+from tests.worker.prometheus.scraping import scrape
+from tests.worker.prometheus.suite import PrometheusSuite, exported, is_elected, read_until, record
 from tests.worker.support import FaultyStore, drained, until, working
 
 
-class TestExporting(ExportingSuite):
+class TestExporting(PrometheusSuite):
     @pytest.fixture(params=["memory", "file"])
     def app(self, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
         url = "memory:" if request.param == "memory" else f"file:{tmp_path / 'jobs'}"

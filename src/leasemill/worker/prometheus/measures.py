@@ -13,7 +13,7 @@ from leasemill.api.app import App
 from leasemill.api.observer import End, Observer, Settled
 from leasemill.kernel.commands import Expiration, Lease
 from leasemill.kernel.model import SECOND, JobState
-from leasemill.worker.exporting.catalogue import (
+from leasemill.worker.prometheus.catalogue import (
     CLAIMS,
     COUNTED,
     INFO,
@@ -30,8 +30,8 @@ from leasemill.worker.exporting.catalogue import (
     WAIT,
     WORKER_INFO,
 )
-from leasemill.worker.exporting.queues import QueueReader
-from leasemill.worker.exporting.samples import Labels, Samples
+from leasemill.worker.prometheus.queues import QueueReader
+from leasemill.worker.prometheus.samples import Labels, Samples
 
 FOLD: Final = 500
 """So many runs are counted at once: counted one by one, each would cost more than all the rest here."""

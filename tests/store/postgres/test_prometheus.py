@@ -8,10 +8,10 @@ import pytest
 
 from leasemill import App
 from leasemill.store.factory import open_store
-from tests.worker.exporting.suite import ExportingSuite
+from tests.worker.prometheus.suite import PrometheusSuite
 
 
-class TestExporting(ExportingSuite):
+class TestExporting(PrometheusSuite):
     @pytest.fixture
     def app(self, postgres_url: str) -> Iterator[App]:
         with open_store(postgres_url) as store:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from leasemill.worker.exporting.catalogue import JOBS, METRICS, RUN, SLOTS
-from leasemill.worker.exporting.samples import Samples, exposition
+from leasemill.worker.prometheus.catalogue import JOBS, METRICS, RUN, SLOTS
+from leasemill.worker.prometheus.samples import Samples, exposition
 
 
 def test_every_metric_is_there_with_its_type_and_help_even_without_a_sample() -> None:

@@ -11,7 +11,7 @@ from leasemill.store.base import Store
 from leasemill.store.worker_records import WorkerRecord, encode_record
 from tests.dashboard.conftest import Desk, desk_on
 from tests.dashboard.markup import parsed
-from tests.dashboard.test_control_acts import latest
+from tests.dashboard.test_control_actions import latest
 
 
 def heartbeat(store: Store, worker: str = "web-1", **fields: object) -> None:

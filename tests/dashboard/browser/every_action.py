@@ -19,8 +19,8 @@ from leasemill.store.factory import open_store
 from tests.dashboard.browser.serving import PATIENCE_MS, serving, signed_in, working
 from tests.dashboard.filling import fill
 from tests.dashboard.filling_control import fill_control
-from tests.dashboard.test_acts import queue, state
-from tests.dashboard.test_control_acts import limit, schedule
+from tests.dashboard.test_actions import queue, state
+from tests.dashboard.test_control_actions import limit, schedule
 
 MANY: Final = [f"bulk-{number:02}" for number in range(12)]
 SIZE: Final = {"width": 1440, "height": 900}

@@ -17,7 +17,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any, Final, NamedTuple
 
 from leasemill.errors import Invalid
-from leasemill.worker.exporting.samples import CONTENT_TYPE, Samples, exposition
+from leasemill.worker.prometheus.samples import CONTENT_TYPE, Samples, exposition
 
 log = logging.getLogger("leasemill.worker")
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, Final, TypeAlias
 
-from leasemill.worker.exporting.catalogue import METRICS, Metric
+from leasemill.worker.prometheus.catalogue import METRICS, Metric
 
 Labels: TypeAlias = tuple[str, ...]
 Values: TypeAlias = dict[str, dict[Labels, float]]
