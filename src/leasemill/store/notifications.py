@@ -20,6 +20,12 @@ from leasemill.kernel.events import AnyEvent
 from leasemill.kernel.model import SECOND, JobState
 from leasemill.kernel.transitions.executions import ended_jobs
 
+LOGGER: Final = logging.getLogger("leasemill.store")
+KEPT: Final = 1_000
+"""The most expiries that are kept for the first listener."""
+
+ExpiryListener: TypeAlias = Callable[[Sequence[Expiration]], None]
+
 
 class Signal:
     """A counter that threads and event loops wait on: a change of it wakes all of them."""
@@ -196,12 +202,6 @@ class Subscription:
         self._cancellations.forget(self._wake)
 
 
-LOGGER: Final = logging.getLogger("leasemill.store")
-KEPT: Final = 1_000
-
-ExpiryListener: TypeAlias = Callable[[Sequence[Expiration]], None]
-
-
 def log_expiry(log: logging.Logger, one: Expiration, **fields: Any) -> None:
     is_dead = one.state is JobState.DEAD
     log.log(
@@ -216,7 +216,7 @@ def log_expiry(log: logging.Logger, one: Expiration, **fields: Any) -> None:
 
 
 class Expiries:
-    """The listeners of one store.
+    """The listeners of one store to leases that expired.
 
     The process that records an expiry logs and counts it, once, whichever of its commands did so. A worker's reaper and
     a server listen, to count. An expiry that is recorded before anybody listens, or where nobody ever does (a command,

@@ -116,15 +116,17 @@ class _Work:
 
 
 class StartsOver(Protocol):
+    """An object that starts over in a forked child."""
+
     def after_fork(self) -> None:
-        """In the child, where no other thread runs yet. Must not wait for anything."""
+        """Start over. Called in the child, where no other thread runs yet; it must not wait for anything."""
 
 
 _IN_USE: Final[weakref.WeakSet[StartsOver]] = weakref.WeakSet()
 
 
 def start_over_in_children(one: StartsOver) -> None:
-    """Call its `after_fork` in every forked child, as long as it exists."""
+    """Call the object's `after_fork` in every forked child, for as long as the object exists."""
     _IN_USE.add(one)
 
 

@@ -21,10 +21,12 @@ DEFAULT_URL: Final = "file:./.leasemill"
 ACCOUNT: Final = re.compile(r"^([^:]*:/*[^:@/?]*):.*@", re.DOTALL)
 TOKEN: Final = re.compile(r"^(https?:/*)[^/?#]*@", re.DOTALL)
 SECRET_OPTION: Final = re.compile(r"(?i)(\w*(?:password|passwd|secret))\s*=[^&]*")
+LARGEST: Final = 10**15
+LONGEST_S: Final = LONGEST_US // SECOND
 
 
 def hidden_password(url: str) -> str:
-    """A store's URL as it may be shown: rather too much is hidden than too little, also in one that is wrong."""
+    """Return a store's URL as it may be shown. Rather too much is hidden than too little, also in a wrong URL."""
     if url.startswith("file:"):
         return url
     url = TOKEN.sub(r"\1***@", url)
@@ -32,16 +34,12 @@ def hidden_password(url: str) -> str:
 
 
 def choose_url(url: str | None = None) -> str:
-    """The store to use: the one named explicitly, else the environment's, else a folder in the working directory."""
+    """Return the URL to use: the one given, else the environment's, else a folder in the working directory."""
     return url if url is not None else os.environ.get(URL_VARIABLE) or DEFAULT_URL
 
 
-LARGEST: Final = 10**15
-LONGEST_S: Final = LONGEST_US // SECOND
-
-
 def check_numbers(options: Struct, most: Mapping[str, int]) -> None:
-    """None is negative, infinite, not a number, or more than `most` has for its name."""
+    """Refuse a number that is negative, infinite, not a number, or more than `most` has for its name."""
     for name in options.__struct_fields__:
         value = getattr(options, name)
         if isinstance(value, bool) or not isinstance(value, int | float):
