@@ -145,7 +145,7 @@ class LimitRecord(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Action(Struct, frozen=True, array_like=True, gc=False):
-    """An action of an operator on one target, or to `count` jobs (O8): the first of them, `others` that came next, as
+    """An action of an operator on one target, or on `count` jobs (O8): the first of them, `others` that came next, as
     far as they are kept, and when: from `first_at` (null: at once) to `at`."""
 
     at: int
