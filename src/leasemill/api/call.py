@@ -120,6 +120,6 @@ class Call(Generic[R_co]):
             spec.run_at,
             spec.delay_us,
             spec.policy,
-            hooks.carried(spec.headers),
+            hooks.follow_up_headers(spec.headers),
             spec.rules,
         )

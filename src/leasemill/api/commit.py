@@ -201,7 +201,7 @@ class Boundary(Generic[SyncT, AsyncT]):
         tracing = self._job.hooks.tracing
         if tracing is None:
             return self._persist(partial(self._send, command))
-        with tracing.committing(self._lease) as call:
+        with tracing.commit(self._lease) as call:
             outcome = self._persist(partial(self._send, command))
             call.answered(outcome)
         return outcome
@@ -257,7 +257,7 @@ class Boundary(Generic[SyncT, AsyncT]):
         tracing = self._job.hooks.tracing
         if tracing is None:
             return await self._apersist(partial(self._asend, command))
-        with tracing.committing(self._lease) as call:
+        with tracing.commit(self._lease) as call:
             outcome = await self._apersist(partial(self._asend, command))
             call.answered(outcome)
         return outcome

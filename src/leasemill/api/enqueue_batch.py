@@ -135,7 +135,7 @@ def _command(batch: list[Call[R]]) -> c.Enqueue:
 def _send(store: Store, tracing: Tracing | None, command: c.Enqueue) -> list[c.EnqueueOutcome]:
     if tracing is None:
         return store.run(command)
-    with tracing.sending(command) as call:
+    with tracing.enqueue(command) as call:
         outcomes = store.run(call.command)
         call.answered(outcomes)
     return outcomes
@@ -144,7 +144,7 @@ def _send(store: Store, tracing: Tracing | None, command: c.Enqueue) -> list[c.E
 async def _asend(store: Store, tracing: Tracing | None, command: c.Enqueue) -> list[c.EnqueueOutcome]:
     if tracing is None:
         return await store.arun(command)
-    with tracing.sending(command) as call:
+    with tracing.enqueue(command) as call:
         outcomes = await store.arun(call.command)
         call.answered(outcomes)
     return outcomes

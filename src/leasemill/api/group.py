@@ -308,7 +308,7 @@ def create_command(
 
 def _callback(app: HasStore, call: Call[Any], role: str) -> ChainedJob:
     template = call.template(role)
-    return replace(template, headers=app.hooks.carried(template.headers))
+    return replace(template, headers=app.hooks.follow_up_headers(template.headers))
 
 
 def read_progress(store: Store, group_id: str) -> GroupProgress:

@@ -44,13 +44,13 @@ class Tracing(Protocol):
     not when a call is made: what a schedule keeps belongs to no trace.
     """
 
-    def sending(self, command: c.Enqueue) -> AbstractContextManager[TracedEnqueue]:
+    def enqueue(self, command: c.Enqueue) -> AbstractContextManager[TracedEnqueue]:
         """Around an enqueue, in the thread or the task that waits for it."""
 
-    def committing(self, lease: c.Lease) -> AbstractContextManager[TracedCommit]:
+    def commit(self, lease: c.Lease) -> AbstractContextManager[TracedCommit]:
         """Around the commit of a run, in the thread or the task of its handler."""
 
-    def carried(self, headers: dict[str, str] | None) -> dict[str, str] | None:
+    def follow_up_headers(self, headers: dict[str, str] | None) -> dict[str, str] | None:
         """The headers of a job that another fact will enqueue: a follow-up, a callback of a group."""
 
 
@@ -142,9 +142,9 @@ class Hooks(RunHooks):
             hook(job)
         return job.headers or None
 
-    def carried(self, headers: dict[str, str] | None) -> dict[str, str] | None:
+    def follow_up_headers(self, headers: dict[str, str] | None) -> dict[str, str] | None:
         """The headers of a job that another fact will enqueue: a follow-up, a callback of a group."""
-        return headers if self.tracing is None else self.tracing.carried(headers)
+        return headers if self.tracing is None else self.tracing.follow_up_headers(headers)
 
 
 def sync_manager(hook: RunHook, context: _Run) -> AbstractContextManager[Any]:

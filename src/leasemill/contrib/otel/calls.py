@@ -42,13 +42,13 @@ class TracedCalls:
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
 
-    def sending(self, command: c.Enqueue) -> SendSpan:
+    def enqueue(self, command: c.Enqueue) -> SendSpan:
         return SendSpan(self._telemetry, command)
 
-    def committing(self, lease: c.Lease) -> CommitSpan:
+    def commit(self, lease: c.Lease) -> CommitSpan:
         return CommitSpan(self._telemetry, lease)
 
-    def carried(self, headers: dict[str, str] | None) -> dict[str, str] | None:
+    def follow_up_headers(self, headers: dict[str, str] | None) -> dict[str, str] | None:
         return added(headers, written())
 
 
