@@ -13,11 +13,10 @@ import pytest
 
 from leasemill import App, Context, JobHandle, JobState, LeaseLost
 from leasemill.errors import Invalid
-from leasemill.store.base import Watch
 from leasemill.testing.binding import STORE_KINDS, Binder
 from leasemill.testing.crash import CrashPoint, WorkerCrashed
 from leasemill.testing.jobs import Jobs
-from leasemill.worker.fetcher import Fetcher
+from leasemill.worker.store_loop import StoreLoop
 
 app = App("file:./must-not-be-opened")
 trace: list[str] = []
@@ -289,14 +288,14 @@ def test_an_unknown_point_is_refused(leasemill: Binder) -> None:
 def test_a_drain_does_not_wait_for_a_poll_when_its_last_run_is_lost(
     leasemill: Binder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own, is_waiting, wait = App("memory:"), threading.Event(), Fetcher._wait_for_jobs
+    own, is_waiting, watch = App("memory:"), threading.Event(), StoreLoop._watch_for_jobs
 
-    async def wait_noticed(fetcher: Fetcher, watch: Watch) -> bool:
+    async def watch_noticed(loop: StoreLoop, timeout_s: float) -> None:
         is_waiting.set()
-        return await wait(fetcher, watch)
+        await watch(loop, timeout_s)
 
-    monkeypatch.setattr(Fetcher, "_wait_for_jobs", wait_noticed)
-    monkeypatch.setattr("leasemill.worker.fetcher.POLL_S", 3600.0)
+    monkeypatch.setattr(StoreLoop, "_watch_for_jobs", watch_noticed)
+    monkeypatch.setattr("leasemill.worker.decisions.POLL_S", 3600.0)
 
     @own.job
     def charge(ctx: Context) -> None:

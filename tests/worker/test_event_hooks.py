@@ -24,7 +24,7 @@ from leasemill.store.factory import open_store
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.drain import adrain, drain, in_memory
 from leasemill.testing.jobs import Jobs
-from leasemill.worker import hook_calls
+from leasemill.worker import decisions, hook_calls
 from tests.worker import hook_suite
 from tests.worker.support import FaultyStore, drained, until, working
 
@@ -542,7 +542,7 @@ async def test_a_worker_whose_hooks_do_not_keep_up_claims_fewer_jobs(app: App, m
                 worker.metrics.succeeded
                 and worker.slots.is_idle
                 and worker.reporter.unreported == 0
-                and worker.runner.room() == 0
+                and decisions.room(worker.store_loop.look()) == 0
             )
         )
         assert worker.metrics.claimed < 200

@@ -15,7 +15,9 @@ from leasemill.worker.handler import Ended
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.reporter import Reporter
 from leasemill.worker.run import Run
+from leasemill.worker.settlement import Settlement
 from leasemill.worker.slots import Slots
+from leasemill.worker.store_loop import StoreLoop
 from tests.worker.support import FaultyStore, settings_of, until
 
 AT_HAND = 10
@@ -35,16 +37,13 @@ class Reported:
         """The tokens of leases whose extension is under way."""
         slots = Slots(1, Metrics())
         slots.queued.extend(cast(Any, [None] * AT_HAND))
-        self.reporter = Reporter(
-            settings_of(app),
-            slots,
-            cast(Any, SimpleNamespace(admit=self._admit)),
-            cast(Any, SimpleNamespace(succeeded=lambda run: None)),
-            on_answered=lambda: None,
-            on_claimable=lambda: None,
-            on_failure=lambda error: None,
-            claims=cast(Any, SimpleNamespace(claim_along=lambda *_, **__: None)),
-        )
+        settings = settings_of(app)
+        self.loop = StoreLoop(settings, lambda error: None)
+        settlement = Settlement(settings, cast(Any, SimpleNamespace(succeeded=lambda run: None)), self.loop.wake)
+        heartbeat = cast(Any, SimpleNamespace(admit=self._admit))
+        self.reporter = Reporter(settings, heartbeat, settlement, self.loop.changed)
+        runner = SimpleNamespace(slots=slots, wanted_ahead=0, set_aside=0, is_quiet=False, has_limit=False)
+        self.loop.connect(self.reporter, cast(Any, runner))
 
     def claimed(self, *, is_committed: bool, lane: str | None = None) -> Run:
         self._job.options(lane=lane).enqueue()
@@ -67,7 +66,7 @@ class Reported:
 
 
 @pytest.fixture
-def reported(store: FaultyStore, app: App, monkeypatch: pytest.MonkeyPatch) -> Reported:
+async def reported(store: FaultyStore, app: App, monkeypatch: pytest.MonkeyPatch) -> Reported:
     monkeypatch.setattr(pacing, "FLUSH_WINDOW_S", 0.0)
     monkeypatch.setattr(pacing, "COMMITTED_WINDOW_S", 3600.0)
     return Reported(store, app)
@@ -101,7 +100,7 @@ async def test_ends_of_committed_jobs_are_sent_when_no_more_jobs_are_at_hand_tha
 
 async def test_the_last_reports_wait_for_nothing(reported: Reported) -> None:
     reported.end(reported.claimed(is_committed=True))
-    await reported.reporter.send_last(asyncio.get_running_loop().time() + 30)
+    await reported.loop.send_last(asyncio.get_running_loop().time() + 30)
     assert reported.batches == [1]
 
 
@@ -114,7 +113,7 @@ async def test_an_end_that_waits_for_an_extension_is_sent_if_that_is_answered_wh
 
     def answered_meanwhile(command: c.Command[Any]) -> Any:
         reported.extended.clear()
-        reported.reporter.flush()  # as the heartbeat has it
+        reported.reporter.extension_answered()  # as the heartbeat has it
         return run(command)
 
     monkeypatch.setattr(store, "run", answered_meanwhile)
@@ -130,9 +129,9 @@ async def test_nothing_is_sent_once_it_is_closed(reported: Reported, store: Faul
     reported.end(first)
     await until(lambda: reported.batches)
     reported.end(second)
-    reported.reporter.close()
+    reported.loop.close()
     sent = len(store.sent)
     for _ in range(20):
         await asyncio.sleep(0)
     assert len(store.sent) == sent
-    assert reported.reporter._sending is None
+    assert not reported.loop.look().is_sending

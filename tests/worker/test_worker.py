@@ -175,7 +175,7 @@ async def test_a_waiting_worker_is_woken_for_new_and_for_delayed_jobs(
     app: App, monkeypatch: pytest.MonkeyPatch, noop: JobType[[], None]
 ) -> None:
     """It would not look by itself within an hour."""
-    monkeypatch.setattr("leasemill.worker.fetcher.POLL_S", 3600.0)
+    monkeypatch.setattr("leasemill.worker.decisions.POLL_S", 3600.0)
 
     async with working(app):
         for delay in (0, 0.05):

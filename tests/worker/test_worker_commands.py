@@ -11,7 +11,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import Order
 from leasemill.store.worker_records import WorkerRecord, records
 from leasemill.testing.rules import rule
-from leasemill.worker import presence
+from leasemill.worker import decisions, presence
 from tests.worker.support import FaultyStore, until, working
 
 
@@ -104,7 +104,7 @@ async def test_an_idle_worker_that_is_quiet_does_not_ask_for_jobs_and_stays_up(a
 
     async with working(app) as worker:
         await quietened(worker)
-        await until(lambda: worker.fetcher._waits_for_room is not None)
+        await until(lambda: decisions.next(worker.store_loop.look()) == decisions.NEVER)
         asked = len(store.commands(c.Claim)) + len(store.commands(c.DueIn))
         handle = quick.enqueue()
         await until(lambda: len(store.commands(c.GetOrder)) > 10)

@@ -1,11 +1,12 @@
 """The worker: claims jobs, runs their handlers, extends their leases, reports how they ended.
 
     worker        builds the parts, starts and stops them (settings, shutdown)
-    fetcher       claims jobs when there is room
+    store_loop    claims jobs when there is room, and sends reports (claims, decisions: what it does next, pure)
     runner        puts claimed jobs (run) into slots and has their handlers called (handler, threads, error_text)
     watchdog      stops handlers at their timeout and when their lease is lost; stalls notices a blocked event loop
     unmatched     gives back jobs that this code cannot run
-    reporter      reports starts and ends to the store, and logs them (joblog)
+    reporter      holds starts and ends until they are sent, and delivers them
+    settlement    what the store answered, for the log, hooks and observers (joblog)
     heartbeat     extends leases, in a thread of its own
     housekeeping  the reaper, the worker's presence (records) and the queues' policies, in a thread of its own
     pacing        when and how much of everything, pure; timing: the rules between times, pure

@@ -1,35 +1,31 @@
 """Reports to the store how runs went: starts, acks, nacks and releases, many in one call.
 
-One batch is under way at a time, and what comes meanwhile makes the next, so batches grow with the store's latency by
-themselves. A batch that the store could not take is repeated as it is. What is not reported yet counts as held, so an
-unavailable store stops the worker from claiming instead of filling its memory.
+Reports wait here until `store_loop` takes them as a batch. A batch that the store could not take is repeated as it is.
+What is not reported yet counts as held, so an unavailable store stops the worker from claiming instead of filling its
+memory. What must never happen here: a start that reaches the store after its end, or an end that overtakes an extension
+of its lease (either would leave a refusal on record for a job with nothing wrong).
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
+import math
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, TypeAlias, TypeVar, assert_never
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, TypeVar, assert_never
 
-from leasemill.api.observer import End, Observer, Settled
+from leasemill.api.observer import Observer
 from leasemill.errors import Refused, Unavailable
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import SECOND, JobState, Verb
-from leasemill.operator.wording import counted
+from leasemill.kernel.model import SECOND
 from leasemill.store.backoff import backoff_s
-from leasemill.worker.claims import ClaimsAlong
-from leasemill.worker.coroutines import new_task
 from leasemill.worker.handler import Report, given_back, last_report
 from leasemill.worker.heartbeat import Heartbeat
-from leasemill.worker.hooks import WorkerHooks
-from leasemill.worker.joblog import JobLog
-from leasemill.worker.pacing import REPORTED_START_S, flush_in_s
-from leasemill.worker.run import Phase, Run, Stop
+from leasemill.worker.pacing import REPORTED_START_S
+from leasemill.worker.run import Phase, Run
 from leasemill.worker.settings import Settings
-from leasemill.worker.slots import Slots
+from leasemill.worker.settlement import Fate, Settlement
 
 log = logging.getLogger("leasemill.worker")
 
@@ -37,65 +33,65 @@ AnswerT = TypeVar("AnswerT")
 ReportT = TypeVar("ReportT")
 OutcomeT = TypeVar("OutcomeT")
 
-_Fate: TypeAlias = tuple[End, str | None]
-"""How the store settled a run, and the error if there is one."""
-_SUCCEEDED: Final[_Fate] = ("succeeded", None)
+
+class Batch(NamedTuple):
+    """Reports that are sent together."""
+
+    starts: list[Run]
+    ends: list[tuple[Run, Report]]
+
+
+class Granted(NamedTuple):
+    """What a claim that went along with reports was granted; None: nothing is known, or it was not sent in the end."""
+
+    leases: list[c.Lease] | None
+    sent_at: float
+    took_s: float
 
 
 class Reporter:
-    """Collects reports on the event loop and sends them."""
+    """Holds the reports that wait, and delivers a batch of them. On the event loop."""
 
     def __init__(
-        self,
-        settings: Settings,
-        slots: Slots,
-        heartbeat: Heartbeat,
-        hooks: WorkerHooks,
-        *,
-        on_answered: Callable[[], None],
-        on_claimable: Callable[[], None],
-        on_failure: Callable[[BaseException], None],
-        claims: ClaimsAlong,
+        self, settings: Settings, heartbeat: Heartbeat, settlement: Settlement, on_report: Callable[[], None]
     ) -> None:
         self._worker_id = settings.worker_id
         self._store = settings.app.store
-        self._slots = slots
         self._metrics = settings.metrics
         self._heartbeat = heartbeat
         self._observers = settings.observers
-        self._notify_settled = self._observers.notifier(Observer.settled)
-        self._hooks = hooks
-        self._joblog = JobLog(settings.worker_id)
-        self._context = contextvars.copy_context()
-        """Of no job: what is sent, and logged, is not the business of the handler that happened to end last."""
-        self._on_answered = on_answered
-        """A batch was answered, or cannot be."""
-        self._on_claimable = on_claimable
-        """A report may have made a job claimable, now or soon."""
-        self._on_failure = on_failure
-        self._claims = claims
-        self.failure: BaseException | None = None
-        self._starts: list[Run] = []
-        self._ends: list[tuple[Run, Report]] = []
-        self._in_flight = 0
-        self._timer: asyncio.Handle | None = None
-        self._due_at = 0.0
-        """When the timer calls, by the loop's clock."""
-        self._has_new = self._has_urgent = False
-        self._sending: asyncio.Task[None] | None = None
-        self._is_closed = False
+        self._settlement = settlement
+        self._on_report = on_report
+        """There is something to send."""
+        self.starts: list[Run] = []
+        self.ends: list[tuple[Run, Report]] = []
+        self.acks = 0
+        """How many of the ends are acks."""
+        self.are_lanes = False
+        """One of the ends is that of a job in a lane."""
+        self.since = self.urgent_since = math.inf
+        """Since when any of the reports waits, and any that others wait for."""
+        self._held_back: list[tuple[Run, Report]] = []
+        """Ends of runs whose extension is under way."""
+        self.in_flight = 0
+        """Ends that were taken and are not answered."""
+        self.is_sending = False
 
     @property
     def unreported(self) -> int:
         """Ends that the store has not answered yet."""
-        return len(self._ends) + self._in_flight
+        return len(self.ends) + len(self._held_back) + self.in_flight
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.ends or self.starts or self._held_back or self.is_sending)
 
     # What is to be sent ------------------------------------------------------------------------------------------
 
     def report_start(self, run: Run) -> None:
         """An observation (X3): sent while the handler runs, or with its end."""
         self._add_start(run)
-        self._schedule(is_urgent=True)
+        self._note(is_urgent=True)
 
     def report_end(self, run: Run, report: Report | None) -> None:
         """How a run ended; None: the worker stopped it, and does not wait or has killed its process."""
@@ -112,106 +108,88 @@ class Reporter:
         run.phase = Phase.ENDED
         run.ended_at = now = run.ended_at or time.monotonic()
         has_run_long = run.started_at > 0 and now - run.started_at >= REPORTED_START_S
+        is_ack = type(report) is c.AckReport
         if type(report) is c.DeathReport:
             if not run.is_start_reported:
                 self._add_start(run)  # F4: deaths of runs that have started are counted
         elif has_run_long and not (run.is_start_reported or run.is_committed or type(report) is c.ReleaseReport):
             # The end implies the start (X3), and so does a commit: reported only when it was noticeably earlier.
             self._add_start(run)
-        self._ends.append((run, report))
-        self._schedule(is_urgent=not (type(report) is c.AckReport and run.is_committed and run.is_alone))
+        self._add_end(run, report)
+        self._note(is_urgent=not (is_ack and run.is_committed and run.is_alone))
 
     def _add_start(self, run: Run) -> None:
         run.is_start_reported = True
-        self._starts.append(run)
+        self.starts.append(run)
 
-    # When it is sent ---------------------------------------------------------------------------------------------
+    def _add_end(self, run: Run, report: Report) -> None:
+        self.ends.append((run, report))
+        self.acks += type(report) is c.AckReport
+        self.are_lanes |= run.lease.job.lane is not None
 
-    def _schedule(self, *, is_urgent: bool) -> None:
-        self._has_new = True
-        self._has_urgent |= is_urgent
-        if self._sending is not None or self._is_closed:
-            return
-        wait_s = flush_in_s(len(self._ends), len(self._slots.queued), is_urgent=self._has_urgent)
-        if not wait_s:
-            self.flush()  # its task begins in the loop's next turn, and takes what is there by then
-            return
-        loop = asyncio.get_running_loop()
-        due_at = loop.time() + wait_s
-        if self._timer is None or due_at < self._due_at:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._due_at = due_at
-            self._timer = loop.call_later(wait_s, self.flush)
+    def _note(self, *, is_urgent: bool) -> None:
+        now = time.monotonic()
+        if self.since == math.inf:
+            self.since = now
+        if is_urgent and self.urgent_since == math.inf:
+            # report-5: while a batch is under way the others that come are company enough.
+            self.urgent_since = -math.inf if self.is_sending else now
+        self._on_report()
 
-    def flush(self) -> None:
-        """Send what is there, now."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._sending is not None:
-            self._has_new = self._has_urgent = True  # what an extension held back may be sent now
-        elif (self._ends or self._starts) and self.failure is None and not self._is_closed:
-            self._sending = new_task(self._send(), self._context)
-            self._sending.add_done_callback(self._sent)
+    # Extensions under way ----------------------------------------------------------------------------------------
 
-    def _sent(self, task: asyncio.Task[None]) -> None:
-        self._sending = None
-        self._in_flight = 0
-        if not task.cancelled():
-            self.failure = task.exception()
-        if self._has_new:
-            self._schedule(is_urgent=False)
-        if self.failure is not None:
-            self._on_failure(self.failure)
-        self._on_answered()
+    def hold_back(self) -> None:
+        """Set aside the ends whose lease is being extended: an extension that came after its end would be refused.
 
-    async def send_last(self, until: float) -> None:
-        """Wait until everything is reported, no longer than until this monotonic time."""
-        sending = asyncio.ensure_future(self._drained())
-        await asyncio.wait([sending], timeout=max(0.0, until - time.monotonic()))
-        sending.cancel()
-        if left := self.unreported:
-            leases = "its lease" if left == 1 else "their leases"
-            fields = {"worker": self._worker_id}
-            log.warning("%s could not be sent: %s will expire", counted(left, "report"), leases, extra=fields)
+        The heartbeat's thread chooses what it extends, under its lock, among runs that have not ended. So an end that
+        is admitted here stays admitted, and one that is not waits for `extension_answered`.
+        """
+        admitted, held_back = self._heartbeat.admit(self.ends)
+        if held_back:
+            self._held_back += held_back
+            self._set_ends(admitted)
 
-    async def _drained(self) -> None:
-        while (self._sending is not None or self._ends or self._starts) and self.failure is None:
-            self.flush()
-            if self._sending is not None:
-                await asyncio.wait([self._sending])
-            else:
-                await asyncio.sleep(0.001)  # what is left waits for an extension to be answered
+    def extension_answered(self) -> None:
+        """What was held back may be sent now, and waits no longer."""
+        if self._held_back:
+            self._set_ends(self._held_back + self.ends)
+            self._held_back = []
+        if self.ends or self.starts:
+            self.since, self.urgent_since = min(self.since, time.monotonic()), -math.inf
+            self._on_report()
 
-    def close(self) -> None:
-        self._is_closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._sending is not None:
-            self._sending.cancel()
-        self._joblog.close()
+    def _set_ends(self, ends: list[tuple[Run, Report]]) -> None:
+        self.ends, self.acks, self.are_lanes = [], 0, False
+        for run, report in ends:
+            self._add_end(run, report)
 
     # Sending -----------------------------------------------------------------------------------------------------
 
-    async def _send(self) -> None:
-        self._has_urgent = True
-        while self._has_urgent:
-            self._has_new = self._has_urgent = False
-            ends, self._ends = self._heartbeat.admit(self._ends)
-            starts, self._starts = self._starts, []
-            if not ends and not starts:
-                return
-            self._in_flight = len(ends)
-            self._metrics.flushes += 1
-            if starts:  # first: a start after its end would be refused
-                now = time.monotonic()
-                await self._deliver([(run, _start_report(run, now)) for run in starts], c.Start, _started)
-            await self._send_ends(ends)
-            self._in_flight = 0
-            self._on_answered()
+    def take(self) -> Batch:
+        """Everything that waits, to be delivered now."""
+        batch = Batch(self.starts, self.ends)
+        self.starts, self.ends, self.acks, self.are_lanes = [], [], 0, False
+        self.since = self.urgent_since = math.inf
+        self.in_flight, self.is_sending = len(batch.ends), True
+        self._metrics.flushes += 1
+        return batch
 
-    async def _send_ends(self, ends: list[tuple[Run, Report]]) -> None:
+    def sent(self) -> None:
+        """The batch was answered, or cannot be: the next one may go."""
+        self.in_flight, self.is_sending = 0, False
+
+    async def deliver(self, batch: Batch, claim: c.Claim | None) -> Granted | None:
+        """Send it, however long that takes. With a claim, the batch is acks alone; returns what it was granted."""
+        if batch.starts:  # first: a start after its end would be refused
+            now = time.monotonic()
+            starts = [(run, _start_report(run, now)) for run in batch.starts]
+            await self._deliver(starts, c.Start, self._settlement.started)
+        if claim is not None:
+            return await self._deliver_with_claim(batch.ends, claim)
+        await self._deliver_ends(batch.ends)
+        return None
+
+    async def _deliver_ends(self, ends: list[tuple[Run, Report]]) -> None:
         acks: list[tuple[Run, c.AckReport]] = []
         nacks: list[tuple[Run, c.NackReport]] = []
         releases: list[tuple[Run, c.ReleaseReport]] = []
@@ -228,22 +206,22 @@ class Reporter:
                     deaths.append((run, report))
                 case _:
                     assert_never(report)
+        settlement = self._settlement
         if not nacks and not releases and not deaths:
-            if not await self._deliver_with_claim(acks):
-                await self._deliver(acks, c.Ack, self._acked)
+            await self._deliver(acks, c.Ack, settlement.acked)
         else:
             await asyncio.gather(
-                self._deliver(acks, c.Ack, self._acked),
-                self._deliver(nacks, c.Nack, self._nacked),
-                self._deliver(releases, c.Release, self._released),
-                self._deliver(deaths, c.Death, self._died),
+                self._deliver(acks, c.Ack, settlement.acked),
+                self._deliver(nacks, c.Nack, settlement.nacked),
+                self._deliver(releases, c.Release, settlement.released),
+                self._deliver(deaths, c.Death, settlement.died),
             )
 
     async def _deliver(
         self,
         items: list[tuple[Run, ReportT]],
         command: Callable[[list[ReportT]], c.Command[list[OutcomeT | c.Lost]]],
-        answered: Callable[[Run, ReportT, OutcomeT], _Fate | None],
+        answered: Callable[[Run, ReportT, OutcomeT], Fate | None],
     ) -> None:
         if not items:
             return
@@ -256,42 +234,19 @@ class Reporter:
             for item in items:  # a batch is refused whole for one malformed report: the others are sent singly
                 await self._deliver([item], command, answered)
             return
-        self._settle(items, outcomes, took_s, answered)
+        self._settlement.settle(items, outcomes, took_s, answered)
 
-    def _settle(
-        self,
-        items: list[tuple[Run, ReportT]],
-        outcomes: Sequence[OutcomeT | c.Lost],
-        took_s: float,
-        answered: Callable[[Run, ReportT, OutcomeT], _Fate | None],
-    ) -> None:
-        notify, settled = self._notify_settled, list[Settled]()
-        for (run, report), outcome in zip(items, outcomes, strict=True):
-            fate = self._refused(run, outcome) if isinstance(outcome, c.Lost) else answered(run, report, outcome)
-            if fate is not None and notify is not None:
-                settled.append(Settled(run.lease, *fate))
-        if notify is not None and settled:
-            notify(settled, took_s)
-
-    async def _deliver_with_claim(self, acks: list[tuple[Run, c.AckReport]]) -> bool:
-        """C8: with the heads of lanes that have ended, or the ends that free places, goes a claim, for the next ones.
-        False: they are to be sent without."""
-        are_lanes = any(run.lease.job.lane is not None for run, _ in acks)
-        claim = self._claims.claim_along(len(acks), are_lanes=are_lanes)
-        if claim is None:
-            return False
+    async def _deliver_with_claim(self, ends: list[tuple[Run, Report]], claim: c.Claim) -> Granted:
+        """C8: one message for the acks and the claim. Where the store refuses it, the acks are sent without."""
+        acks = [(run, report) for run, report in ends if isinstance(report, c.AckReport)]
         command, sent_at = c.Ack([report for _, report in acks]), time.monotonic()
-        leases: list[c.Lease] | None = None
-        took_s = 0.0
         try:
             (outcomes, leases), took_s = await self._repeated("ack", lambda: self._store.ack_and_claim(command, claim))
         except Refused:
-            return False
-        else:
-            self._settle(acks, outcomes, took_s, lambda run, _, __: self._succeeded(run))
-            return True
-        finally:
-            self._claims.claimed_along(leases, sent_at, took_s)
+            await self._deliver(acks, c.Ack, self._settlement.acked)
+            return Granted(None, sent_at, 0.0)
+        self._settlement.settle(acks, outcomes, took_s, self._settlement.acked_and_claimed)
+        return Granted(leases, sent_at, took_s)
 
     async def repeat(self, command: c.Command[AnswerT]) -> AnswerT:
         """The store's answer, however long it takes: after a lost reply the same command gives the same answer (L6)."""
@@ -320,79 +275,6 @@ class Reporter:
             if self._observers.are_there:
                 self._observers.notify(Observer.store_called, verb, took_s)
             return answer, took_s
-
-    # What the store answered -------------------------------------------------------------------------------------
-
-    def _acked(self, run: Run, report: c.AckReport, outcome: c.Acked) -> _Fate:
-        rules = run.lease.job.rules
-        if outcome.next_in_lane is not None or (rules is not None and rules.limits):
-            self._on_claimable()
-        return self._succeeded(run)
-
-    def _succeeded(self, run: Run) -> _Fate:
-        self._metrics.succeeded += 1
-        self._joblog.succeeded(run)
-        self._hooks.succeeded(run)
-        return _SUCCEEDED
-
-    def _nacked(self, run: Run, report: c.NackReport, outcome: c.Nacked) -> _Fate:
-        end: End = "succeeded"
-        if outcome.state is JobState.READY:
-            self._metrics.retried += 1
-            end = "retried"
-            self._hooks.retried(run, report.error, outcome.available_at)
-        elif outcome.state is JobState.FAILED:
-            self._metrics.failed += 1
-            end = "failed"
-            self._hooks.failed(run, report.error)
-        else:
-            self._metrics.succeeded += 1
-            self._hooks.succeeded(run, report.error)
-        self._joblog.failed(run, outcome, report.error)
-        run.raised = None
-        self._on_claimable()
-        return end, report.error
-
-    def _released(self, run: Run, report: c.ReleaseReport, outcome: c.Released) -> _Fate:
-        self._metrics.released += 1
-        if run.started_at and run.stop in (None, Stop.SHUTDOWN):
-            self._joblog.released(run, report, outcome)
-        self._on_claimable()
-        if outcome.state is not JobState.SUCCEEDED:
-            return "released", report.error
-        self._hooks.succeeded(run, report.error)
-        return "succeeded", report.error
-
-    def _died(self, run: Run, report: c.DeathReport, outcome: c.Died) -> _Fate:
-        self._metrics.died += 1
-        self._joblog.died(run, outcome, report.cause)
-        self._on_claimable()
-        if outcome.state is JobState.SUCCEEDED:
-            self._hooks.succeeded(run, report.cause)
-            return "succeeded", report.cause
-        if outcome.state is JobState.DEAD:
-            self._hooks.failed(run, report.cause, is_dead=True)
-            return "dead", report.cause
-        self._hooks.retried(run, report.cause, None)
-        return "retried", report.cause
-
-    def _refused(self, run: Run, lost: c.Lost) -> _Fate | None:
-        self._metrics.refused += 1
-        log.warning(
-            "%s refused, lease not held (%s): the latest attempt is %d",
-            lost.verb,
-            lost.reason,
-            lost.current_attempt,
-            extra=run.log_fields,
-        )
-        if lost.verb is Verb.START:
-            return None
-        self._hooks.refused(run, lost.reason)
-        return "refused", lost.reason
-
-
-def _started(run: Run, report: c.StartReport, outcome: c.Started) -> None:
-    """A start that was recorded changes nothing here."""
 
 
 def _start_report(run: Run, now: float) -> c.StartReport:

@@ -68,7 +68,7 @@ class Runner:
         self._notify_started = self._observers.notifier(Observer.run_started)
         self._notify_ended = self._observers.notifier(Observer.run_ended)
         self._context = contextvars.copy_context()
-        self._slots = slots
+        self.slots = slots
         self._policies = policies
         self._reporter = reporter
         self._heartbeat = heartbeat
@@ -81,7 +81,7 @@ class Runner:
         self._on_room = on_room
         self.unmatched = UnmatchedJobs(self._store, settings.metrics, reporter, settings.mismatch_s)
         self._takes_no_more = False
-        self._is_quiet = False
+        self.is_quiet = False
         self._calls = AsyncCalls(self._ended_together)
         self._threads = HandlerThreads(settings.worker_id, slots.size, self._ended_together)
         self._processes = HandlerProcesses(
@@ -121,36 +121,29 @@ class Runner:
 
     def rest(self) -> None:
         """O13: claim nothing, give back what has no slot, and let run what runs, until `resume`."""
-        self._is_quiet = True
+        self.is_quiet = True
         self._watchdog.give_back_queued()
 
     def resume(self) -> None:
-        self._is_quiet = False
+        self.is_quiet = False
 
     @property
     def has_nothing_left(self) -> bool:
-        return self._unreported == 0 and self._slots.is_idle and self._hooks.is_idle
+        unreported = self._reporter.unreported + self.unmatched.undecided
+        return unreported == 0 and self.slots.is_idle and self._hooks.is_idle
 
     @property
-    def _unreported(self) -> int:
-        return self._reporter.unreported + self.unmatched.undecided
-
-    def room(self, reported: int = 0) -> int:
-        """How many more jobs to claim now, together with `reported` reports."""
-        if self._is_quiet:
-            return 0
-        slots = self._slots
-        ahead = slots.prefetch.wanted(self._policies.most_ahead)
-        kept = self._unreported - reported + self._hooks.overdue
-        return pacing.claim_size(slots.size, ahead, len(slots.active), len(slots.queued), kept)
+    def wanted_ahead(self) -> int:
+        """How many jobs to hold beyond the slots."""
+        return self.slots.prefetch.wanted(self._policies.most_ahead)
 
     @property
-    def is_reporting(self) -> bool:
-        """Ends of runs are on their way to the store."""
-        return self._reporter.unreported > 0
+    def set_aside(self) -> int:
+        """How many jobs fewer to hold: some are being looked up, and hooks may not keep up."""
+        return self.unmatched.undecided + self._hooks.overdue
 
     def free_slots(self) -> int:
-        slots = self._slots
+        slots = self.slots
         return pacing.free_slots(slots.size, len(slots.active), len(slots.queued))
 
     @property
@@ -162,18 +155,18 @@ class Runner:
 
     def accept(self, leases: Sequence[c.Lease], sent_at: float) -> None:
         """Take over what a claim, first sent at `sent_at`, was granted."""
-        self._slots.prefetch.answered(sent_at)
-        queued = self._slots.queued
+        self.slots.prefetch.answered(sent_at)
+        queued = self.slots.queued
         for lease in sorted(leases, key=is_limited, reverse=True):  # T8: they were claimed for slots that are free
             run = Run(lease, self._jobs.get(lease.job.kind), sent_at)
             if run.job is None:
                 self.unmatched.take(run, f"no handler for kind {lease.job.kind!r}")
-            elif lease.job.id in self._slots.left:
+            elif lease.job.id in self.slots.left:
                 self._put_off(run)
             else:
                 queued.append(run)
         self._metrics.claimed += len(leases)
-        if self._takes_no_more or self._is_quiet:
+        if self._takes_no_more or self.is_quiet:
             self._watchdog.give_back_queued()
             return
         self._fill()
@@ -185,13 +178,13 @@ class Runner:
         """An earlier run of this job goes on in this worker: two at a time are one too many."""
         log.warning(
             "job given back: its attempt %d is still running in this worker",
-            self._slots.left[run.lease.job.id].lease.attempt,
+            self.slots.left[run.lease.job.id].lease.attempt,
             extra=run.log_fields,
         )
         self._reporter.give_back(run, pacing.put_off_us(run.lease.attempt))
 
     def _fill(self) -> None:
-        queued, active, size = self._slots.queued, self._slots.active, self._slots.size
+        queued, active, size = self.slots.queued, self.slots.active, self.slots.size
         now = time.monotonic()
         while queued and len(active) < size:
             run = queued.popleft()
@@ -209,7 +202,7 @@ class Runner:
                 run.task = new_task(self._start_durably(run))
             else:
                 self._begin(run, now)
-        self._slots.changed()
+        self.slots.changed()
 
     def _lost_while_queued(self, run: Run) -> None:
         """Its lease expired before a slot was free (the loop was blocked, the process stopped)."""
@@ -347,7 +340,7 @@ class Runner:
             self._metrics.run_seconds += took_s
             if self._notify_ended is not None:
                 self._notify_ended(run.lease, took_s)
-            self._slots.prefetch.ended_count += 1
+            self.slots.prefetch.ended_count += 1
         self._leave_slot(run)
 
     def _free(self, run: Run) -> None:
@@ -357,15 +350,15 @@ class Runner:
     def _leave_slot(self, run: Run) -> None:
         run.phase = Phase.ENDED
         run.task = None
-        del self._slots.active[run.lease.token]
+        del self.slots.active[run.lease.token]
         if run.left_at is not None:
-            del self._slots.left[run.lease.job.id]
+            del self.slots.left[run.lease.job.id]
             if run.is_stuck:
                 log.warning("handler has returned: its slot is free again", extra=run.log_fields)
 
     def _refill(self) -> None:
-        if self._slots.queued:
+        if self.slots.queued:
             self._fill()
         else:
-            self._slots.changed()
+            self.slots.changed()
         self._on_room()

@@ -1,8 +1,8 @@
 """`Worker`: builds the parts that a job passes, runs them, and takes them down again in the right order.
 
-A job goes fetcher -> runner -> handler -> reporter; the heartbeat extends its lease meanwhile. When the worker stops,
-claims stop first, then handlers, then reports; leases are extended until the last report is answered. What must never
-happen: an end of the worker because the store is unavailable for a while.
+A job goes store_loop -> runner -> handler -> reporter -> store_loop; the heartbeat extends its lease meanwhile. When
+the worker stops, claims stop first, then handlers, then reports; leases are extended until the last report is answered.
+What must never happen: an end of the worker because the store is unavailable for a while.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from leasemill.kernel.bounds import check_text
 from leasemill.store.presence import new_worker_id
 from leasemill.worker import pacing, presence
 from leasemill.worker.deaths import Deaths
-from leasemill.worker.fetcher import Fetcher
 from leasemill.worker.gc_tuning import fewer_collections
 from leasemill.worker.heartbeat import Heartbeat
 from leasemill.worker.hooks import WorkerHooks
@@ -43,11 +42,13 @@ from leasemill.worker.reporter import Reporter
 from leasemill.worker.run import Run
 from leasemill.worker.runner import Runner
 from leasemill.worker.settings import Settings, at_least, drain_wait_us, seconds, start_facts, warn_of_jobs, weights
+from leasemill.worker.settlement import Settlement
 from leasemill.worker.shutdown import Shutdown, end_tasks
 from leasemill.worker.signals import stopped_by_loop_signals
 from leasemill.worker.slots import Slots
 from leasemill.worker.stalls import Stalls
 from leasemill.worker.start_log import StartFacts, log_started
+from leasemill.worker.store_loop import StoreLoop
 from leasemill.worker.threads import Background, DaemonExecutor, off_loop
 from leasemill.worker.ticker import TickChore, Ticker
 from leasemill.worker.timing import Times
@@ -231,37 +232,29 @@ class Worker:
         """Build the parts that a job passes, on the event loop: each after those that it calls."""
         store, metrics, observers, ended = self._store, self.metrics, self._observers, self._background.ended
         self.slots = slots = Slots(self.concurrency, metrics)
-        self.fetcher = fetcher = Fetcher(self._settings)
-        self.hooks = WorkerHooks(self.id, self.app, store, self._lifespan.state, fetcher.room_changed)
+        self.store_loop = loop = StoreLoop(self._settings, self.shutdown.fail)
+        self.hooks = WorkerHooks(self.id, self.app, store, self._lifespan.state, loop.changed)
         self.heartbeat = Heartbeat(
             self.id,
             store,
             metrics,
             running=slots.running,
             on_lost=self._lost,
-            on_answered=lambda: self._on_loop(self.reporter.flush),
+            on_answered=lambda: self._on_loop(self.reporter.extension_answered),
             on_end=ended,
             interval_s=self._times.heartbeat_s,
             observers=observers,
         )
         self._stalls = Stalls(self.id, metrics, running=slots.running, on_end=ended)
-        self.reporter = Reporter(
-            self._settings,
-            slots,
-            self.heartbeat,
-            self.hooks,
-            on_answered=fetcher.reported,
-            on_claimable=fetcher.wake,
-            on_failure=self.shutdown.fail,
-            claims=fetcher,
-        )
+        self._settlement = Settlement(self._settings, self.hooks, on_claimable=loop.wake)
+        self.reporter = Reporter(self._settings, self.heartbeat, self._settlement, on_report=loop.changed)
         self._watchdog = Watchdog(
             self._settings,
             slots,
             self.reporter,
             self._stalls,
             self.hooks,
-            on_room=fetcher.room_changed,
+            on_room=loop.changed,
             on_stuck=partial(self.shutdown.end_stuck, self.concurrency),
         )
         self.runner = Runner(
@@ -276,9 +269,10 @@ class Worker:
             self.shutdown,
             process_kinds=self.process_kinds,
             state=self._lifespan.state,
-            on_room=fetcher.room_changed,
+            on_room=loop.changed,
         )
-        self.commands.steer(fetcher, self.runner)
+        loop.connect(self.reporter, self.runner)
+        self.commands.steer(loop, self.runner)
         self.shutdown.on_stopping = self.runner.announce_stop
         self._held = slots.running
         self._reaper = Reaper(self.id, store, metrics, observers)
@@ -318,7 +312,7 @@ class Worker:
     async def _work_until_stopped(self) -> None:
         if self.shutdown.has_begun:
             self._take_no_more()
-        fetching = asyncio.create_task(self.fetcher.run(self.runner))
+        fetching = asyncio.create_task(self.store_loop.run())
         stopping = asyncio.create_task(self.shutdown.begun())
         try:
             await asyncio.wait({fetching, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -337,12 +331,13 @@ class Worker:
     def _take_no_more(self) -> None:
         """Claim nothing, and start nothing that was claimed."""
         self.runner.take_no_more()
-        self.fetcher.stop()
+        self.store_loop.stop()
 
     async def _close_parts(self) -> None:
         self._background.stop()
         self._reaper.close()
-        self.reporter.close()
+        self.store_loop.close()
+        self._settlement.close()
         self.hooks.close()
         self.runner.close()
         await self.runner.closed(self.shutdown.plan().closing_until)
@@ -364,7 +359,7 @@ class Worker:
             self._watchdog.abandon_all()
             await self.slots.without_processes((time.monotonic() + shutdown.plan().reports_until) / 2)
         if not isinstance(self.shutdown.failure, Broken):  # the store takes reports, whatever else went wrong
-            await self.reporter.send_last(shutdown.plan().reports_until)
+            await self.store_loop.send_last(shutdown.plan().reports_until)
             await self.hooks.finished(shutdown.plan().reports_until)
 
     def _on_loop(self, function: Callable[..., None], *args: object) -> None:

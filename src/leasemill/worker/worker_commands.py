@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import assert_never
 
 from leasemill.kernel.model import Order, WorkerOrder
-from leasemill.worker.fetcher import Fetcher
 from leasemill.worker.runner import Runner
 from leasemill.worker.shutdown import Shutdown
+from leasemill.worker.store_loop import StoreLoop
 
 log = logging.getLogger("leasemill.worker")
 
@@ -26,25 +26,25 @@ class WorkerCommands:
         """Shut down; a supervised process asks its supervisor instead. Called on the event loop."""
         self._worker_id = worker_id
         self._shutdown = shutdown
-        self._parts: tuple[Fetcher, Runner] | None = None
+        self._parts: tuple[StoreLoop, Runner] | None = None
 
-    def steer(self, fetcher: Fetcher, runner: Runner) -> None:
+    def steer(self, loop: StoreLoop, runner: Runner) -> None:
         """These claim, or do not."""
-        self._parts = fetcher, runner
+        self._parts = loop, runner
 
     def obey(self, order: WorkerOrder) -> None:
         """On the event loop, once for each order."""
         assert self._parts is not None
-        fetcher, runner = self._parts
+        loop, runner = self._parts
         fields = {"worker": self._worker_id}
         log.warning("ordered to %s by %s: %s", MEANT[order.order], order.by, order.reason, extra=fields)
         match order.order:
             case Order.QUIET:
                 runner.rest()
-                fetcher.wake()
+                loop.wake()
             case Order.RESUME:
                 runner.resume()
-                fetcher.room_changed()
+                loop.changed()
             case Order.STOP:
                 if not self._shutdown.is_requested:
                     self.stop()

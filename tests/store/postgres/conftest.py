@@ -83,5 +83,5 @@ def told_version(admin: psycopg.Connection[Any], record_testsuite_property: Any)
 @pytest.fixture
 def only_notified(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody looks for jobs by himself: a worker that finds one was notified."""
-    monkeypatch.setattr("leasemill.worker.fetcher.POLL_S", 3600.0)
+    monkeypatch.setattr("leasemill.worker.decisions.POLL_S", 3600.0)
     monkeypatch.setattr("leasemill.store.postgres.waking.watch.LOOK_EVERY_S", 3600.0)
