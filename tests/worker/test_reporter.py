@@ -13,6 +13,7 @@ from leasemill.kernel import commands as c
 from leasemill.worker import pacing
 from leasemill.worker.handler import Ended
 from leasemill.worker.metrics import Metrics
+from leasemill.worker.policies import QueuePolicies
 from leasemill.worker.reporter import Reporter
 from leasemill.worker.run import Run
 from leasemill.worker.settlement import Settlement
@@ -38,11 +39,11 @@ class Reported:
         slots = Slots(1, Metrics())
         slots.queued.extend(cast(Any, [None] * AT_HAND))
         settings = settings_of(app)
-        self.loop = StoreLoop(settings, lambda error: None)
+        self.loop = StoreLoop(settings, QueuePolicies(settings, 0), lambda error: None)
         settlement = Settlement(settings, cast(Any, SimpleNamespace(succeeded=lambda run: None)), self.loop.wake)
         heartbeat = cast(Any, SimpleNamespace(admit=self._admit))
         self.reporter = Reporter(settings, heartbeat, settlement, self.loop.changed)
-        runner = SimpleNamespace(slots=slots, wanted_ahead=0, set_aside=0, is_quiet=False, has_limit=False)
+        runner = SimpleNamespace(slots=slots, set_aside=0, is_quiet=False)
         self.loop.connect(self.reporter, cast(Any, runner))
 
     def claimed(self, *, is_committed: bool, lane: str | None = None) -> Run:

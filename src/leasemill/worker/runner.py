@@ -11,6 +11,7 @@ import contextvars
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any, Final
 
 from leasemill.api.lease_loss import NOT_EXTENDED
@@ -25,7 +26,7 @@ from leasemill.worker.handler import Ended, Report
 from leasemill.worker.heartbeat import Heartbeat
 from leasemill.worker.hook_calls import Stage
 from leasemill.worker.hooks import WorkerHooks
-from leasemill.worker.policies import QueuePolicies, is_limited
+from leasemill.worker.policies import is_limited
 from leasemill.worker.processes.pool import HandlerProcesses
 from leasemill.worker.reporter import Reporter
 from leasemill.worker.run import Phase, Run
@@ -49,11 +50,9 @@ class Runner:
         self,
         settings: Settings,
         slots: Slots,
-        policies: QueuePolicies,
         reporter: Reporter,
         heartbeat: Heartbeat,
         stalls: Stalls,
-        watchdog: Watchdog,
         hooks: WorkerHooks,
         shutdown: Shutdown,
         *,
@@ -69,16 +68,23 @@ class Runner:
         self._notify_ended = self._observers.notifier(Observer.run_ended)
         self._context = contextvars.copy_context()
         self.slots = slots
-        self._policies = policies
         self._reporter = reporter
         self._heartbeat = heartbeat
         self._stalls = stalls
-        self._watchdog = watchdog
         self._hooks = hooks
         self._shutdown = shutdown
         self._state = state
         """What the app's lifespan yielded."""
         self._on_room = on_room
+        self.watchdog = Watchdog(
+            settings,
+            slots,
+            reporter,
+            stalls,
+            hooks,
+            on_room=on_room,
+            on_stuck=partial(shutdown.end_stuck, slots.size),
+        )
         self.unmatched = UnmatchedJobs(self._store, settings.metrics, reporter, settings.mismatch_s)
         self._takes_no_more = False
         self.is_quiet = False
@@ -90,7 +96,7 @@ class Runner:
             self._store,
             kinds=process_kinds,
             stopping=shutdown.stopping,
-            on_begun=lambda run: watchdog.expect(run.started_at + pacing.LATE_START_S),
+            on_begun=lambda run: self.watchdog.expect(run.started_at + pacing.LATE_START_S),
             on_end=self.ended,
             on_not_begun=self.not_begun,
             on_failure=shutdown.fail,
@@ -105,7 +111,7 @@ class Runner:
         await self._processes.prepare()
 
     def close(self) -> None:
-        self._watchdog.close()
+        self.watchdog.close()
         self._threads.close()
         self._processes.close()
 
@@ -117,12 +123,12 @@ class Runner:
         """What has no slot by now gets none."""
         self._takes_no_more = True
         self.unmatched.decide_at_once()
-        self._watchdog.give_back_queued()
+        self.watchdog.give_back_queued()
 
     def rest(self) -> None:
         """O13: claim nothing, give back what has no slot, and let run what runs, until `resume`."""
         self.is_quiet = True
-        self._watchdog.give_back_queued()
+        self.watchdog.give_back_queued()
 
     def resume(self) -> None:
         self.is_quiet = False
@@ -133,11 +139,6 @@ class Runner:
         return unreported == 0 and self.slots.is_idle and self._hooks.is_idle
 
     @property
-    def wanted_ahead(self) -> int:
-        """How many jobs to hold beyond the slots."""
-        return self.slots.prefetch.wanted(self._policies.most_ahead)
-
-    @property
     def set_aside(self) -> int:
         """How many jobs fewer to hold: some are being looked up, and hooks may not keep up."""
         return self.unmatched.undecided + self._hooks.overdue
@@ -145,11 +146,6 @@ class Runner:
     def free_slots(self) -> int:
         slots = self.slots
         return pacing.free_slots(slots.size, len(slots.active), len(slots.queued))
-
-    @property
-    def has_limit(self) -> bool:
-        """One of the queues has a limit of its own."""
-        return self._policies.has_limit
 
     # From the claim to the handler -------------------------------------------------------------------------------
 
@@ -167,12 +163,12 @@ class Runner:
                 queued.append(run)
         self._metrics.claimed += len(leases)
         if self._takes_no_more or self.is_quiet:
-            self._watchdog.give_back_queued()
+            self.watchdog.give_back_queued()
             return
         self._fill()
         if queued:
-            self._watchdog.expect(sent_at + pacing.patience_s(min(it.lease_s for it in queued)))
-            self._watchdog.expect(time.monotonic() + pacing.LOOK_AHEAD_S)
+            self.watchdog.expect(sent_at + pacing.patience_s(min(it.lease_s for it in queued)))
+            self.watchdog.expect(time.monotonic() + pacing.LOOK_AHEAD_S)
 
     def _put_off(self, run: Run) -> None:
         """An earlier run of this job goes on in this worker: two at a time are one too many."""
@@ -215,7 +211,7 @@ class Runner:
         """Keep its lease while something comes before its handler."""
         run.phase = Phase.RUNNING
         self._heartbeat.expect(run)
-        self._watchdog.expect(run.loss.held_until)
+        self.watchdog.expect(run.loss.held_until)
 
     def _begin(self, run: Run, now: float) -> None:
         run.is_begun = True
@@ -242,7 +238,7 @@ class Runner:
     def _begin_handler(self, run: Run, now: float) -> None:
         run.begin(self._store, self._state, now, self._shutdown.stopping)
         self._heartbeat.expect(run)
-        self._watchdog.expect(now + pacing.LATE_START_S)
+        self.watchdog.expect(now + pacing.LATE_START_S)
         self._metrics.started += 1
         if self._notify_started is not None:
             self._notify_started(run.lease, run.waited_s)
@@ -276,7 +272,7 @@ class Runner:
         run.task = None
         if isinstance(outcome, c.Lost):
             self._metrics.refused += 1
-            self._watchdog.lose(run, outcome.reason)
+            self.watchdog.lose(run, outcome.reason)
             self._free(run)
             return
         self._begin(run, time.monotonic())
@@ -329,7 +325,7 @@ class Runner:
             if run.stop is None and run.loss.reason is not None and not run.has_ended_in_time:
                 # Its own commit was refused, the heartbeat knew, or the handler saw that time had ended its lease.
                 run.is_given_back_at_end = run.loss.reason == NOT_EXTENDED
-                self._watchdog.note_loss(run, run.loss.reason)
+                self.watchdog.note_loss(run, run.loss.reason)
             self._reporter.report_end(run, report)
         else:
             ended_at = 0.0  # it was reported earlier

@@ -28,7 +28,7 @@ from leasemill.store.base import Watch
 from leasemill.worker import decisions, pacing
 from leasemill.worker.claims import Claims
 from leasemill.worker.coroutines import new_task
-from leasemill.worker.policies import is_limited
+from leasemill.worker.policies import QueuePolicies, is_limited
 from leasemill.worker.reporter import Batch, Granted, Reporter
 from leasemill.worker.runner import Runner
 from leasemill.worker.settings import Settings
@@ -39,8 +39,11 @@ log = logging.getLogger("leasemill.worker")
 class StoreLoop:
     """Carries out what `decisions.next` decides, and notes what comes of it."""
 
-    def __init__(self, settings: Settings, on_failure: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self, settings: Settings, policies: QueuePolicies, on_failure: Callable[[BaseException], None]
+    ) -> None:
         self._settings = settings
+        self._policies = policies
         self._worker_id = settings.worker_id
         self._store = settings.app.store
         self._claims = Claims(settings)
@@ -144,8 +147,8 @@ class StoreLoop:
         slots = runner.slots
         state.now = time.monotonic()
         state.active, state.queued = len(slots.active), len(slots.queued)
-        state.prefetch, state.set_aside = runner.wanted_ahead, runner.set_aside
-        state.is_quiet, state.has_limit = runner.is_quiet, runner.has_limit
+        state.prefetch = slots.prefetch.wanted(self._policies.most_ahead)
+        state.set_aside, state.is_quiet, state.has_limit = runner.set_aside, runner.is_quiet, self._policies.has_limit
         state.is_idle = state.drains and runner.has_nothing_left
         state.shortest_lease_s = self._settings.times.shortest_lease_s
         state.unreported, state.reports, state.acks = reporter.unreported, len(reporter.ends), reporter.acks

@@ -53,7 +53,6 @@ from leasemill.worker.threads import Background, DaemonExecutor, off_loop
 from leasemill.worker.ticker import TickChore, Ticker
 from leasemill.worker.timing import Times
 from leasemill.worker.unmatched import MISMATCH_TIMEOUT_S
-from leasemill.worker.watchdog import Watchdog
 from leasemill.worker.worker_commands import WorkerCommands
 
 log = logging.getLogger("leasemill.worker")
@@ -232,7 +231,7 @@ class Worker:
         """Build the parts that a job passes, on the event loop: each after those that it calls."""
         store, metrics, observers, ended = self._store, self.metrics, self._observers, self._background.ended
         self.slots = slots = Slots(self.concurrency, metrics)
-        self.store_loop = loop = StoreLoop(self._settings, self.shutdown.fail)
+        self.store_loop = loop = StoreLoop(self._settings, self._policies, self.shutdown.fail)
         self.hooks = WorkerHooks(self.id, self.app, store, self._lifespan.state, loop.changed)
         self.heartbeat = Heartbeat(
             self.id,
@@ -248,23 +247,12 @@ class Worker:
         self._stalls = Stalls(self.id, metrics, running=slots.running, on_end=ended)
         self._settlement = Settlement(self._settings, self.hooks, on_claimable=loop.wake)
         self.reporter = Reporter(self._settings, self.heartbeat, self._settlement, on_report=loop.changed)
-        self._watchdog = Watchdog(
-            self._settings,
-            slots,
-            self.reporter,
-            self._stalls,
-            self.hooks,
-            on_room=loop.changed,
-            on_stuck=partial(self.shutdown.end_stuck, self.concurrency),
-        )
         self.runner = Runner(
             self._settings,
             slots,
-            self._policies,
             self.reporter,
             self.heartbeat,
             self._stalls,
-            self._watchdog,
             self.hooks,
             self.shutdown,
             process_kinds=self.process_kinds,
@@ -354,9 +342,9 @@ class Worker:
         if self.shutdown.failure is None:
             await shutdown.until(shutdown.handlers_until, self.slots.emptied())
         if self.slots.active:
-            self._watchdog.stop_all(shutdown.plan().grace_until)
+            self.runner.watchdog.stop_all(shutdown.plan().grace_until)
             await shutdown.grace(self.slots.emptied())
-            self._watchdog.abandon_all()
+            self.runner.watchdog.abandon_all()
             await self.slots.without_processes((time.monotonic() + shutdown.plan().reports_until) / 2)
         if not isinstance(self.shutdown.failure, Broken):  # the store takes reports, whatever else went wrong
             await self.store_loop.send_last(shutdown.plan().reports_until)
@@ -372,7 +360,7 @@ class Worker:
         """In the heartbeat's thread."""
         if reason is not None:
             run.loss.set(reason)  # at once: the loop may be blocked, a handler in a thread need not wait for it
-        self._on_loop(self._watchdog.lose, run, reason)
+        self._on_loop(self.runner.watchdog.lose, run, reason)
 
     def _withdraw(self) -> None:
         """Unless it still holds leases of handlers that did not end: its record says that it is stopping, and others
