@@ -36,7 +36,7 @@ class _BegunCall(NamedTuple):
 
 
 class AsyncCalls:
-    """Of one worker. All of it on the event loop."""
+    """Calls the async handlers of one worker, on its event loop."""
 
     def __init__(self, on_ends: Callable[[list[Ended]], None]) -> None:
         self._on_ends = on_ends

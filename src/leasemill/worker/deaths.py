@@ -84,7 +84,7 @@ class Deaths:
         self._done: set[str] = set()
         """Instances whose leases were ended here."""
         self._watched: dict[str, tuple[int, WorkerRecord]] = {}
-        """By instance: the descriptor of its process."""
+        """The descriptors of processes, by instance."""
         self._look_at = 0.0
         self._not_before = 0.0
         self._failures = 0

@@ -49,7 +49,7 @@ class LoopState:
     # Reports that wait to be sent.
     reports: int = 0
     acks: int = 0
-    """Of the reports, those of jobs that succeeded."""
+    """How many of the reports are of jobs that succeeded."""
     are_lanes: bool = False
     """One of the reports ends a job of a lane."""
     has_starts: bool = False

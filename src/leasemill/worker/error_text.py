@@ -16,7 +16,7 @@ from leasemill.api.outcomes import Outcome
 ERROR_BYTES: Final = 8 * 1024
 FIRST_LINE_BYTES: Final = 1024
 HEADLINE_LENGTH: Final = 200
-"""Of a cause, in the first line."""
+"""How much of a cause is shown in the first line."""
 FRAMES: Final = 8
 CAUSE_FRAMES: Final = 4
 LINKED_SHOWN: Final = 7

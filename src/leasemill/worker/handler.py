@@ -59,7 +59,7 @@ def call_sync(run: Run, jitter: float) -> Report:
 async def _around_async(
     run: Run, hooks: list[RunHook], args: tuple[Any, ...], kwargs: dict[str, Any], entered: int = 0
 ) -> object:
-    """With hooks around it. One that swallows an error makes the run a success without a result."""
+    """Call a handler with hooks around it. A hook that swallows an error makes the run a success without a result."""
     assert run.context is not None
     around, inner = manager(hooks[entered], run.context), entered + 1
     call = run.handler.function if inner == len(hooks) else None

@@ -54,7 +54,7 @@ class Heartbeat:
         self._running = running
         """A copy: it is called in this thread."""
         self._on_lost = on_lost
-        """With the store's reason, or None if the lease could not be extended in time."""
+        """Called with the store's reason, or None if the lease could not be extended in time."""
         self._on_answered = on_answered
         self._interval_s = interval_s
         self._monotonic = monotonic
@@ -134,6 +134,12 @@ class Heartbeat:
         return True
 
     def _take_due(self, now: float, is_hurried: bool) -> list[Run]:
+        """Choose what is extended now, and announce it to `admit`.
+
+        Both are one step under the lock. The event loop may end a run at any moment without it: a run that ended before
+        is not chosen, and one that ends after has its report held back until the extension is answered. Two locks, or a
+        choice outside of it, would let a report overtake an extension that was chosen but not announced.
+        """
         with self._lock:
             running = [it for it in self._running() if _is_extended(it, now)]
             if is_hurried:
@@ -147,6 +153,8 @@ class Heartbeat:
 
     def _extend(self, due: list[Run], is_hurried: bool) -> None:
         refs = [c.LeaseRef(it.lease.job.id, it.lease.token) for it in due]
+        # The new end counts from before the call: how long the answer takes must not make a lease look longer.
+        # No lock is held during the call, which may take as long as a timeout of the store.
         sent_at = self._monotonic()
         try:
             outcomes = self._store.extend(refs)

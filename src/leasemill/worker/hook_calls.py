@@ -56,7 +56,7 @@ class Stage(NamedTuple):
 
 
 def stage_of(calls: Iterable[EventHook]) -> Stage | None:
-    """None: there are none."""
+    """None if there are none."""
     hooks = tuple(Hook(call, hook_name(call), is_async_hook(call)) for call in calls)
     return Stage(hooks, not any(hook.is_async for hook in hooks)) if hooks else None
 

@@ -32,7 +32,7 @@ NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class _Stages(NamedTuple):
-    """Of one kind of job; None: no hook."""
+    """The hooks of one kind of job; None where there is none."""
 
     start: Stage | None
     success: Stage | None
@@ -54,7 +54,7 @@ class WorkerHooks:
         self._state = state
         self._by_kind = {kind: _stages(app.hooks, job.own_hooks) for kind, job in app.handlers.items()}
         self._of_app = _stages(app.hooks, RunHooks())
-        """Of kinds that the app does not declare."""
+        """The hooks of kinds that the app does not declare."""
         every = [*self._by_kind.values(), self._of_app]
         self.are_there = any(stage is not None for stages in every for stage in stages)
         """Look here first: where there are none, nothing is put together for them."""

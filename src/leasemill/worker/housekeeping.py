@@ -30,7 +30,7 @@ class Chore:
     run: Callable[[], None]
     done_at: float | None = None
     spread: float = 1.0
-    """Of the interval: what is waited for this time."""
+    """The part of the interval that is waited for this time."""
     is_postponed: bool = False
     """It could not be done the last time, which has been logged."""
 

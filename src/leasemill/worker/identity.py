@@ -17,7 +17,7 @@ from leasemill.store.worker_records import ProcessIdentity
 
 BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 STARTED_FIELD: Final = 19
-"""In /proc/PID/stat, counted from the one behind the name."""
+"""The index of the start time in /proc/PID/stat, counted from the field behind the name."""
 
 
 class Gone(Exception):
@@ -41,7 +41,7 @@ def _own(pid: int) -> ProcessIdentity | None:
 
 
 def can_be_seen(process: ProcessIdentity) -> bool:
-    """Of the same boot and namespace as this process, and not this one."""
+    """Whether it is of the same boot and namespace as this process, and not this one."""
     here = own()
     return (
         here is not None
@@ -96,5 +96,5 @@ def _is_readable(descriptor: int) -> bool:
 
 
 def _started(pid: int) -> int:
-    """In clock ticks since the boot."""
+    """Return when the process started, in clock ticks since the boot."""
     return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[STARTED_FIELD])

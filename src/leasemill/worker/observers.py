@@ -49,14 +49,14 @@ class Observers:
                 self._log(observer, name, error)
 
     def _wanted(self, name: str, method: Callable[..., None]) -> _Wanted:
-        """Looked up once."""
+        """The observers that override a method, looked up once."""
         found = [(one, getattr(one, name)) for one in self._observers]
         wanted = [(one, call) for one, call in found if getattr(call, "__func__", None) is not method]
         self._called[name] = wanted
         return wanted
 
     def _log(self, observer: Observer, method: str, error: Exception) -> None:
-        """Once for each method: what fails for one job may fail for a million."""
+        """Log an observer's error once for each method: what fails for one job may fail for a million."""
         with self._lock:
             if (id(observer), method) in self._failed:
                 return

@@ -12,16 +12,16 @@ from typing import Final
 from leasemill.kernel.model import LossReason
 
 BEAT_FRACTION: Final = 0.3
-"""Of a lease: how long after its grant it is extended."""
+"""The fraction of a lease after which it is extended."""
 
 BEAT_TOGETHER_FRACTION: Final = 0.5
-"""Of the time until a lease is to be extended: from when on it is extended along with others that are due."""
+"""The fraction of the time until a lease is due to be extended, after which it is extended along with others."""
 
 HURRY_EVERY_S: Final = 0.25
 """How often leases are extended ahead of time, at most, because running jobs were cancelled."""
 
 MARGIN_FRACTION: Final = 0.1
-"""Of a lease: with less than this left a handler is stopped."""
+"""The fraction of a lease that is left when its handler is stopped."""
 
 PREFETCH_ROUND_TRIPS: Final = 16
 """Jobs are claimed ahead of their slots to cover the time the store takes to answer, with room to spare."""
@@ -48,7 +48,7 @@ LATE_START_S: Final = 0.01
 """A run that takes longer than this has its start reported while it runs."""
 
 REPORTED_START_S: Final = 0.002
-"""Of a run shorter than this only the end is reported, which implies its start (X3)."""
+"""For a run shorter than this only the end is reported, which implies its start (X3)."""
 
 STUCK_AFTER_S: Final = 5.0
 """How long after its job was over a handler may still run before its slot counts as stuck."""
@@ -64,7 +64,8 @@ PUT_OFF_LONGEST_S: Final = 60
 
 MISMATCH_SHORTEST_S: Final = 1.0
 MISMATCH_FRACTION: Final = 1 / 60
-"""Of the mismatch timeout: the longest wait. All tries of a timeout are then among the recorded executions (I8)."""
+"""The fraction of the mismatch timeout that is the longest wait. All tries of a timeout are then among the recorded
+executions (I8)."""
 
 
 # Leases ----------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from leasemill.worker import pacing
 
 
 class Prefetch:
-    """Of one worker."""
+    """Measures the pace of one worker."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -33,7 +33,7 @@ class Prefetch:
         self.ended_count, self._measured_at = 0, now
 
     def wanted(self, most: int) -> int:
-        """How many jobs to hold ahead."""
+        """Return how many jobs to hold ahead."""
         return pacing.prefetch(self._pace, self._round_trip_s, most)
 
     def too_many(self, queued: int) -> int:

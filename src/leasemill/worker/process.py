@@ -60,7 +60,7 @@ class LastResort:
         self._has_spoken = threading.Event()
 
     def arm(self, at: float) -> None:
-        """At this monotonic time the process is ended, if it is still there. From any thread."""
+        """End the process at this monotonic time if it is still there. May be called from any thread."""
         with self._changed:
             if self._at is None:
                 self._at = at
@@ -85,7 +85,7 @@ class LastResort:
         os._exit(self.exit_code)
 
     def _speak(self) -> None:
-        """In a thread of its own: a log that blocks must not keep the process."""
+        """Write the last line in a separate thread: a log that blocks must not keep the process."""
         self._is_over.wait()
         if self._must_speak:
             self._last_words()

@@ -12,7 +12,7 @@ from typing import Final
 EXIT_OVERRUN: Final = 6
 """It did not stop within its shutdown timeout (its event loop or its store hung)."""
 EXIT_CRASH_LOOP: Final = 7
-"""Of a supervisor: every process has died several times in a row soon after its start."""
+"""The supervisor gave up: every process has died several times in a row soon after its start."""
 EXIT_REPLACE: Final = 75  # EX_TEMPFAIL of sysexits.h
 """It has done as much as it may (--max-jobs, --max-memory): start another."""
 
@@ -31,7 +31,7 @@ def exit_status(return_code: int) -> int:
 
 
 def described(return_code: int) -> str:
-    """For people: `exit status 137 (SIGKILL)`."""
+    """Return the exit status in words: `exit status 137 (SIGKILL)`."""
     text = f"exit status {exit_status(return_code)}"
     if return_code >= 0:
         return text
@@ -60,7 +60,7 @@ class Restarts:
 
     pace: RestartPace
     quick_deaths: int = 0
-    """In a row."""
+    """How many processes in a row have died soon after their start."""
 
     def delay_s(self, up_s: float | None) -> float:
         """How long to wait after the death of a process that was up for so long; None: it never was."""

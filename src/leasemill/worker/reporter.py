@@ -101,7 +101,7 @@ class Reporter:
             self.send(run, last)
 
     def give_back(self, run: Run, delay_us: int | None = None) -> None:
-        """Without a penalty, for others to run."""
+        """Release the job without a penalty, for other workers to run."""
         self.send(run, given_back(run, delay_us))
 
     def send(self, run: Run, report: Report) -> None:

@@ -57,15 +57,15 @@ class Run:
 
     lease: c.Lease
     job: JobType[..., Any] | None
-    """None: this worker has no handler for it."""
+    """None if this worker has no handler for it."""
     handler: JobType[..., Any] = field(init=False)
     """The job, where there is one."""
     sent_at: float
-    """From when the lease counts: before the call that granted or last extended it was sent."""
+    """When the lease begins to count: before the call that granted or last extended it was sent."""
     claimed_at: float = field(init=False)
     lease_s: float = field(init=False)
     expires_at: int = field(init=False)
-    """By the store's clock, as the store last returned it."""
+    """When the lease expires by the store's clock, as the store last returned it."""
     loss: LossSignal = field(init=False)
     beat_after: float = 0.0
     """Before this the store is not asked again for an extension it did not give."""

@@ -180,6 +180,12 @@ class Runner:
         self._reporter.give_back(run, pacing.put_off_us(run.lease.attempt))
 
     def _fill(self) -> None:
+        """Give free slots to the jobs that have waited longest.
+
+        Nothing is awaited here, so a job that leaves the queue has a slot, or is given back, before anything else
+        happens. A job may be unfit by now: its lease may have run out while the loop was blocked, or its arguments may
+        not match this code. Those take no slot, and the next one is looked at.
+        """
         queued, active, size = self.slots.queued, self.slots.active, self.slots.size
         now = time.monotonic()
         while queued and len(active) < size:
@@ -192,7 +198,7 @@ class Runner:
                 self.unmatched.take(run, why)
                 continue
             lease = run.lease
-            active[lease.token] = run
+            active[lease.token] = run  # from here on the heartbeat's thread sees it
             if pacing.starts_durably(lease.attempt, lease.retries, lease.expirations):
                 self._hold(run)
                 run.task = new_task(self._start_durably(run))

@@ -45,7 +45,7 @@ class Shutdown:
         self._hurried = asyncio.Event()
 
     def request(self, *, now: bool) -> None:
-        """From any thread; `begin` follows on the event loop, if there is one."""
+        """Ask for a shutdown, from any thread; `begin` follows on the event loop, if there is one."""
         self.hurries = now or self.is_requested
         self.is_requested = True
         self._announce()
@@ -53,7 +53,7 @@ class Shutdown:
             self.plan()
 
     def begin(self) -> None:
-        """Wake whoever waits. On the event loop."""
+        """Begin the shutdown, and wake what waits for it. Called on the event loop."""
         if self.hurries and not self._hurried.is_set():
             log.warning("stopping now: running handlers are stopped", extra={"worker": self._worker_id})
             self._hurried.set()

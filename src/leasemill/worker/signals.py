@@ -142,7 +142,7 @@ class SignalSocket:
         return self._read.fileno()
 
     def wake(self) -> None:
-        """From any thread."""
+        """Make the socket readable, from any thread."""
         with suppress(BlockingIOError):  # then there is enough to wake it
             self._write.send(b"\0")
 

@@ -17,11 +17,11 @@ class Slots:
     def __init__(self, size: int, metrics: Metrics) -> None:
         self.size = size
         self.active: dict[str, Run] = {}
-        """By token: every handler that has a slot."""
+        """Every run whose handler has a slot, by token."""
         self.queued: deque[Run] = deque()
         self.prefetch = Prefetch()
         self.left: dict[str, Run] = {}
-        """By job: handlers that have not returned although their job is over here. They keep their slots."""
+        """Runs whose handler has not returned although their job is over here, by job id. They keep their slots."""
         self._metrics = metrics
         self._emptied: asyncio.Future[None] | None = None
         self._changed = asyncio.Event()

@@ -58,7 +58,7 @@ class StoreLoop:
         self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
-        """Of no job: what is sent, and logged, is not the business of the handler that happened to end last."""
+        """It belongs to no job: what is sent and logged must not depend on the handler that happened to end last."""
         self._reporter: Reporter
         self._runner: Runner
         self._watch: Watch

@@ -140,7 +140,7 @@ class Background:
                 await asyncio.wait_for(self._all_ended.wait(), max(0.0, until - time.monotonic()))
 
     def ended(self, error: BaseException | None) -> None:
-        """In the thread that ends."""
+        """Called in the thread that ends."""
         assert self._loop is not None
         with suppress(RuntimeError):  # the loop is closed: the worker has ended
             self._loop.call_soon_threadsafe(self._over, error)

@@ -53,7 +53,7 @@ class UnmatchedJobs:
         self._deciding: asyncio.Task[None] | None = None
         self._is_stopping = False
         self._lines: dict[tuple[str, str], tuple[float, int]] = {}
-        """By kind and cause: when it was logged, and how often it was seen since."""
+        """When a mismatch was logged and how often it was seen since, by kind and cause."""
 
     @property
     def undecided(self) -> int:
@@ -120,7 +120,7 @@ class UnmatchedJobs:
         self._reporter.send(run, c.NackReport(lease.job.id, lease.token, error, is_permanent=True))
 
     def _log(self, run: Run, why: str) -> None:
-        """Once for a kind and a cause, and then once a minute with how many there were."""
+        """Log it once for a kind and a cause, and then once a minute with how many there were."""
         now = time.monotonic()
         key = (run.lease.job.kind, normalised(why))
         logged_at, skipped = self._lines.get(key, (-math.inf, 0))

@@ -80,7 +80,13 @@ class Watchdog:
             self.expect(next_at)
 
     def _look(self, now: float) -> float:
-        """Do what is due; returns when something is due next."""
+        """Do what is due; returns when something is due next.
+
+        All slots are looked at whenever the one timer fires: there are few of them, and a timer for each job would be
+        set and cancelled for every job that ends in time, which is nearly all of them. It goes through a copy, because
+        what it does may end runs. The heartbeat's thread may extend a lease meanwhile, which only makes it longer: a
+        `held_until` that has passed is looked at again in `lose`.
+        """
         next_at = math.inf
         for run in self._slots.running():
             if run.kill_at is not None:
@@ -101,7 +107,7 @@ class Watchdog:
         if now >= run.loss.held_until:
             self.lose(run, None)
             return math.inf
-        if run.stop is not None:
+        if run.stop is not None:  # stopped before: what is left is to wait for its handler, or to give up on it
             if run.abandon_at is not None and now >= run.abandon_at:
                 self._abandon(run)
                 return math.inf

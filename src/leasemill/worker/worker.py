@@ -91,7 +91,7 @@ class Worker:
         self._has_given_id = bool(worker_id)
         most_ahead = pacing.PREFETCH_MOST if prefetch is None else at_least("prefetch", prefetch, 0)
         self.process_kinds = process_kinds(app, executor)
-        """Of the jobs whose handlers run in processes of their own."""
+        """The kinds of jobs whose handlers run in separate processes."""
         self._handles_signals = handle_signals
         kinds = {kind: job.policy for kind, job in app.handlers.items()}
         self._times = Times(
@@ -332,16 +332,23 @@ class Worker:
         await self._background.wait(self.shutdown.plan().closing_until)
 
     async def _shut_down(self, fetching: asyncio.Task[None]) -> None:
-        """Claims first, then handlers, then reports."""
+        """Claims first, then handlers, then reports.
+
+        Each stage has its own deadline in the shutdown's plan, so that none takes the time of the next. The heartbeat
+        goes on to the end of all of them: a handler that may still end must not lose its lease meanwhile. A second
+        request to stop ends a wait at once, and makes the plan shorter: it is read again at each stage.
+        """
         shutdown = self.shutdown
         shutdown.is_requested = True
         self._take_no_more()
+        # A claim under way is waited for: what it is granted is given back at once, and not left to expire.
         await shutdown.until(min(shutdown.handlers_until, time.monotonic() + self._times.shutdown_s), fetching)
         if fetching.done() and not fetching.cancelled() and (error := fetching.exception()) is not None:
             self.shutdown.fail(error)
         if self.shutdown.failure is None:
             await shutdown.until(shutdown.handlers_until, self.slots.emptied())
         if self.slots.active:
+            # Asked to stop, then given up: a thread cannot be ended. Its job is not released while its handler runs.
             self.runner.watchdog.stop_all(shutdown.plan().grace_until)
             await shutdown.grace(self.slots.emptied())
             self.runner.watchdog.abandon_all()
@@ -357,7 +364,7 @@ class Worker:
             self._loop.call_soon_threadsafe(function, *args)
 
     def _lost(self, run: Run, reason: str | None) -> None:
-        """In the heartbeat's thread."""
+        """Called in the heartbeat's thread when a lease is lost."""
         if reason is not None:
             run.loss.set(reason)  # at once: the loop may be blocked, a handler in a thread need not wait for it
         self._on_loop(self.runner.watchdog.lose, run, reason)

@@ -19,7 +19,7 @@ log = logging.getLogger("leasemill.worker")
 
 
 class WorkerCommands:
-    """Of one worker."""
+    """Carries out the operators' orders to one worker."""
 
     def __init__(self, worker_id: str, shutdown: Shutdown, stop: Callable[[], None]) -> None:
         self.stop = stop
@@ -33,7 +33,7 @@ class WorkerCommands:
         self._parts = loop, runner
 
     def obey(self, order: WorkerOrder) -> None:
-        """On the event loop, once for each order."""
+        """Carry out an order. Called on the event loop, once for each."""
         assert self._parts is not None
         loop, runner = self._parts
         fields = {"worker": self._worker_id}

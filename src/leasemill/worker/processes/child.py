@@ -140,7 +140,7 @@ class Inbox:
 
     def __init__(self, channel: HandlersChannel, interruption: Interruption) -> None:
         self.jobs: queue.SimpleQueue[BeginRun | None] = queue.SimpleQueue()
-        """None: there are no more."""
+        """None means that there are no more."""
         self.requests: Requests
         self.stopping = threading.Event()
         """`ctx.stopping`: the worker has begun to stop."""
@@ -149,7 +149,7 @@ class Inbox:
         self._unread: list[AnyToChild] = []
         self._running: Run | None = None
         self._lock = threading.Lock()
-        """Of the times of the lease: one thread reads what comes, the other ends the run."""
+        """Guards the times of the lease: one thread reads what comes, the other ends the run."""
         self._held_until = 0.0
         self._ends_at: float | None = None
         """When the lease of the job that was sent last is over; None: nothing runs."""

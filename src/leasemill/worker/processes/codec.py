@@ -17,7 +17,7 @@ from leasemill.kernel.schedule import Schedule
 from leasemill.worker.processes.messages import Packed, StoreAnswered
 
 PLAIN: Final = ""
-"""In place of a class: None, a number or a text."""
+"""The class name that stands for None, a number or a text."""
 STRUCTS: Final[dict[str, type[Struct]]] = {
     one.__name__: one
     for one in (*vars(c).values(), Action, Job, Schedule, WorkerOrder)

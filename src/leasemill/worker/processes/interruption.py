@@ -47,7 +47,7 @@ class Interruption:
         self._task = None
 
     def stop(self, reason: str) -> None:
-        """From the thread that reads the channel."""
+        """Stop the handler. Called from the thread that reads the channel."""
         self._reason = reason
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 

@@ -15,7 +15,7 @@ from leasemill.worker.processes.messages import LogLine
 NOT_SENT: Final = frozenset(
     {"name", "levelno", "levelname", "msg", "args", "exc_info", "exc_text", "message", "asctime", "processName"}
 )
-"""Of a record: what has a field of its own in the message, and what the receiver makes."""
+"""The fields of a record that the message has separately, or that the receiver makes."""
 
 
 class RaisedInProcess(Exception):
@@ -23,7 +23,7 @@ class RaisedInProcess(Exception):
 
 
 class LogSender(logging.Handler):
-    """In a handler's process: sends what is logged there."""
+    """Sends what is logged in a handler's process to the worker."""
 
     def __init__(self, channel: MessageChannel) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ def levels() -> dict[str, int]:
 
 
 def log_received(line: LogLine, run: HasLogFields | None) -> None:
-    """In the worker: log a line of a handler's process as if it was written here."""
+    """Log a line of a handler's process in the worker, as if it was written here."""
     logger = logging.getLogger(line.logger)
     if not logger.isEnabledFor(line.level):
         return

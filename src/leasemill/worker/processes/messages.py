@@ -27,7 +27,7 @@ class AppTarget(Struct, frozen=True, array_like=True):
 
 
 class ToChild(Struct, frozen=True, array_like=True, tag=True):
-    """From the worker to the process."""
+    """A message from the worker to the process."""
 
 
 class Begin(ToChild, frozen=True):
@@ -39,7 +39,7 @@ class Begin(ToChild, frozen=True):
     folder: str
     url: str | None
     levels: dict[str, int]
-    """Of loggers, by name; of the root logger: ""."""
+    """The levels of loggers by name; the root logger is ""."""
     store_name: str
 
 
@@ -82,7 +82,7 @@ class StoreRaised(ToChild, frozen=True):
 
 
 class ToWorker(Struct, frozen=True, array_like=True, tag=True):
-    """From the process to the worker."""
+    """A message from the process to the worker."""
 
 
 class ChildReady(ToWorker, frozen=True):

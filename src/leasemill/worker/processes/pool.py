@@ -49,7 +49,7 @@ class HandlerProcesses:
         self._app = app
         self._store = store
         self.kinds = kinds
-        """Of the jobs whose handlers run in processes."""
+        """The kinds of jobs whose handlers run in processes."""
         self._stopping = stopping
         self._on_begun = on_begun
         self._on_end = on_end
@@ -117,7 +117,7 @@ class HandlerProcesses:
         return slot
 
     def _launch(self) -> Spawned:
-        """In the slot's thread."""
+        """Called in the slot's thread."""
         return Spawned(begin_message(self._app, self._target), self._worker_id)
 
     def _on_loop(self, function: Callable[..., None], *args: Any) -> None:

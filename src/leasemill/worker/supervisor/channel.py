@@ -30,7 +30,7 @@ class Channel:
         self._socket.close()
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """From any thread. A message to an end that is gone is dropped."""
+        """Send a message, from any thread. A message to an end that is gone is dropped."""
         line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
         with self._lock:
             self._unsent += line

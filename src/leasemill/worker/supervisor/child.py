@@ -15,7 +15,7 @@ HURRY_S: Final = 3.0
 
 
 class Child:
-    """Times are monotonic."""
+    """A process and its channel, from its start to its end. Times are monotonic."""
 
     def __init__(
         self, worker_id: str, command: Sequence[str], environment: Mapping[str, str], *, generation: int, now: float
@@ -30,7 +30,7 @@ class Child:
         self.worker_id = worker_id
         self.channel = Channel(ours, send_waits=False)
         self.generation = generation
-        """Of the code: how many times the supervisor had been asked to restart its processes when this one started."""
+        """How many times the supervisor had been asked to restart its processes when this one started."""
         self.started_at = now
         self.instance: str | None = None
         """Known when it is ready to run."""

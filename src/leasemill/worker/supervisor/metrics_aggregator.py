@@ -47,7 +47,10 @@ class MetricsAggregator:
         self._processes: dict[Child, _Process] = {}
 
     def ask(self, child: Child) -> None:
-        """For what is new, now and then; one question at a time, so that a process that stands still piles up none."""
+        """Ask a process for its metrics, once a second at most.
+
+        Only one question waits for an answer at a time, so a process that is stopped piles up none.
+        """
         now = self._monotonic()
         with self._lock:
             process = self._processes.setdefault(child, _Process())

@@ -88,11 +88,12 @@ class Supervised:
         measures.on_end = send
 
     def send(self, message: Message) -> None:
-        """From any thread."""
+        """Send a message to the supervisor, from any thread."""
         self._channel.send(message)
 
     def stop_once(self) -> None:
-        """For a signal: it may have been sent to the whole process group, so only the supervisor's word hurries."""
+        """Stop because of a signal. A second one does not hurry the worker: it may have been sent to the whole process
+        group, so only the supervisor's request counts."""
         if self._worker is not None and not self._worker.shutdown.is_requested:
             self._worker.stop()
 

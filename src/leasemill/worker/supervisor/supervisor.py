@@ -47,7 +47,7 @@ class Processes:
     """What to run."""
 
     name: str
-    """Of the worker: its processes are NAME.1, NAME.2 and so on."""
+    """The worker's name; its processes are NAME.1, NAME.2 and so on."""
     count: int
     command: Sequence[str]
     environment: Mapping[str, str]
@@ -129,7 +129,13 @@ class Supervisor:
         self.slots[0].start_at = time.monotonic()
 
     def _look(self) -> None:
-        """Do what is due."""
+        """Do what is due, for every slot, whatever has woken the supervisor.
+
+        Signals may be merged by the system (two children that die together send one SIGCHLD), so no signal is believed
+        to be about one process: each is asked whether it has ended. What a process sent before its end is read first,
+        because it may have confirmed a death, or reported that it was up. One thread does all of it, so no slot changes
+        meanwhile.
+        """
         while self._calls:
             self._calls.popleft()()
         for slot in self.slots:
@@ -168,7 +174,7 @@ class Supervisor:
     # Starting ----------------------------------------------------------------------------------------------------
 
     def _started(self, slot: WorkerSlot) -> Child | None:
-        """None: the system did not let us start one, now."""
+        """Start a process for the slot; returns None if the system does not allow one now."""
         what = self._processes
         try:
             child = Child(
@@ -198,7 +204,7 @@ class Supervisor:
             self._selector.unregister(child)
 
     def _received(self, child: Child, message: Message) -> None:
-        """Of a process that has ended, what still counts is that it was up, and what it recorded and counted."""
+        """Handle a report. From a process that has ended, only these count: it was up, it recorded, it counted."""
         what = message["is"]
         if what not in self.on:  # a process that was restarted may be of a later version than its supervisor
             log.error("unknown report of worker %s: %r", child.worker_id, what)
@@ -250,6 +256,7 @@ class Supervisor:
 
     def _ended(self, slot: WorkerSlot, child: Child, return_code: int) -> None:
         child.close()
+        # Only one that was allowed to run can have had leases; one that ended as planned has given them back.
         if child.instance is not None and child.may_run and return_code not in (0, EXIT_REPLACE):
             cause = f"{described(return_code)}, seen by its supervisor"
             self._pending_deaths.add(ChildDeath(child.worker_id, child.instance, cause, time.monotonic()))
@@ -339,6 +346,8 @@ class Supervisor:
     def _roll(self) -> None:
         if not self._is_rolling or self._stops:
             return
+        # One slot at a time: the first that does not run the new code yet is dealt with, and the others wait. So at
+        # most one process is missing, and code that cannot start takes down none that works.
         for slot in self.slots:
             current, standby = slot.current, slot.standby
             if slot.is_closed or (
@@ -370,7 +379,7 @@ class Supervisor:
     # Deaths ------------------------------------------------------------------------------------------------------
 
     def _pass_deaths(self) -> None:
-        """To one process at a time, to another if that one does not confirm it."""
+        """Pass each death to one process at a time, and to another if that one does not confirm it."""
         at_work = self._at_work()
         if at_work:
             for death in self._pending_deaths.due(time.monotonic()):
