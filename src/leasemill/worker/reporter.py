@@ -128,12 +128,12 @@ class Reporter:
         self.are_lanes |= run.lease.job.lane is not None
 
     def _note(self, *, is_urgent: bool) -> None:
-        now = time.monotonic()
+        """The first report of a batch sets the times by which it is sent: the others have little to do here."""
         if self.since == math.inf:
-            self.since = now
+            self.since = time.monotonic()
         if is_urgent and self.urgent_since == math.inf:
             # report-5: while a batch is under way the others that come are company enough.
-            self.urgent_since = -math.inf if self.is_sending else now
+            self.urgent_since = -math.inf if self.is_sending else time.monotonic()
         self._on_report()
 
     # Extensions under way ----------------------------------------------------------------------------------------
