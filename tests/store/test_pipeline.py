@@ -8,7 +8,9 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import msgspec
+import pytest
 
+from leasemill import errors
 from leasemill.store.pipeline import Pipeline, Ticket
 
 LONG_S = 30.0
@@ -97,3 +99,47 @@ def test_who_is_to_lead_cannot_withdraw() -> None:
     batches.pipeline._waiting.append(leader)
     assert not batches.pipeline.withdraw(leader)
     assert batches.pipeline._waiting == [leader]
+
+
+ERRORS: tuple[errors.LeasemillError, ...] = (
+    errors.LeasemillError("message"),
+    errors.Refused("message"),
+    errors.Invalid("message", field="kind", limit="200"),
+    errors.JobConflict("job"),
+    errors.LeaseLost("job", "ack", "expired", 1, 2),
+    errors.QueueRefused("message"),
+    errors.GroupRefused("message"),
+    errors.NotFound("message"),
+    errors.BacklogOrder("domain", 1, 2),
+    errors.TokenMismatch("domain", 1),
+    errors.LeaseNotFound("domain"),
+    errors.NoResult("job", "why"),
+    errors.JobFailed("job", "error"),
+    errors.JobDead("job", "why"),
+    errors.JobCancelled("job", "why"),
+    errors.LifespanFailed("message"),
+    errors.WorkerStuck("message"),
+    errors.Unavailable("message"),
+    errors.Broken("message"),
+)
+
+
+def test_every_class_of_error_is_among_those_that_callers_share() -> None:
+    classes = {one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, errors.LeasemillError)}
+    assert {type(error) for error in ERRORS} == classes
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_each_caller_of_a_batch_has_an_error_of_its_own(error: errors.LeasemillError) -> None:
+    error.__cause__ = OSError("cause")
+    first, second = Ticket("first"), Ticket("second")
+    for one in (first, second):
+        one.fail(error)
+    assert first.error is not None
+    first.error.add_note("of the first caller alone")
+    for own in (first.error, second.error):
+        assert own is not error
+        assert type(own) is type(error)
+        assert (str(own), own.args, own.__cause__) == (str(error), error.args, error.__cause__)
+        assert {name: value for name, value in vars(own).items() if name != "__notes__"} == vars(error)
+    assert not hasattr(second.error, "__notes__")
