@@ -35,7 +35,7 @@ def admit(known: Known) -> Steps[bool]:
 
 
 def admit_or_wait(known: Known) -> Steps[None]:
-    """What had arrived is admitted when this returns, by this or another admission, unless that takes long."""
+    """Admit what had arrived when this was called, or wait for an admission that does, unless that takes long."""
     if (yield from admit(known)):
         return
     brief = Execute("lock_timeout", {"milliseconds": str(LONGEST_WAIT_MS)})

@@ -106,7 +106,7 @@ class LoopBatcher:
         self._send_next()
 
     def _take(self) -> list[EnqueueTicket]:
-        """What waits, as much as makes a sensible batch; a caller that was cancelled waits no more."""
+        """Take the waiting calls, as many as make a sensible batch; a caller that was cancelled waits no more."""
         taken: list[EnqueueTicket] = []
         weight = 0
         for position, one in enumerate(self._waiting):

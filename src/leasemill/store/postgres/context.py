@@ -1,4 +1,4 @@
-"""What the verbs of one store share: what is known of it, its maintenance, and how waiting callers are notified."""
+"""The parts that the verbs of one store share: knowledge of it, its maintenance, and the notification of callers."""
 
 from __future__ import annotations
 

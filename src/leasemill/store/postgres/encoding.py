@@ -19,7 +19,7 @@ INT8: Final = Struct(">q")
 ITEM: Final = Struct(">iq")
 """The length of an int8 in an array, and the int8."""
 HEADER: Final = Struct(">iiIii")
-"""Of an array: dimensions, whether there are NULLs, the type of its items, how many, and the index of the first."""
+"""An array begins with: dimensions, whether there are NULLs, type of its items, how many, and index of the first."""
 LENGTH: Final = Struct(">i")
 NULL: Final = LENGTH.pack(-1)
 INT8_OID: Final = 20

@@ -1,4 +1,4 @@
-"""What the verbs of a process have learnt of a store: how queues are used, how far claims got, and its own leases."""
+"""The knowledge of a process about a store: how queues are used, how far claims got, and its own leases."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from leasemill.store.postgres.positions import ExpiryPosition, Positions
 from leasemill.store.system import Clock
 
 RUN_CANCELLED: Final = "!cancelled"
-"""What the channel of new jobs carries when a running job was cancelled: no queue has such a name."""
+"""The payload on the channel of new jobs when a running job was cancelled: no queue has such a name."""
 LEASES_REMEMBERED: Final = 100_000
 
 
@@ -25,7 +25,7 @@ KNOWN_SINCE: Final = {DEATHS_FORMAT: 15, KEYS_FORMAT: 24}
 
 
 class LeaseInfo(Struct, frozen=True, gc=False):
-    """What a claim found out about a job it granted a lease on: all of it stays as it is."""
+    """The facts that a claim found out about a job it granted a lease on: all of them stay as they are."""
 
     job_id: str
     no: int
@@ -42,7 +42,7 @@ class LeaseInfo(Struct, frozen=True, gc=False):
 
 
 def needs_ruled_queue(job: JobSpec) -> bool:
-    """Whether a process that does not know the job's rules must not be given it."""
+    """True if a process that does not know the job's rules must not be given it."""
     rules = job.rules
     return rules is not None and bool(rules.limits or rules.group is not None or rules.chain)
 
@@ -90,7 +90,7 @@ class Known:
         self.claim_queues: set[str] = set()
         """Queues known to be used with enqueue and claim."""
         self.ruled_queues: set[str] = set()
-        """Those of them whose jobs are known to have limits, groups or chains."""
+        """The queues whose jobs are known to have limits, groups or chains."""
         self.limited_queues: set[str] = set()
         """Queues known to be claimed under limits."""
         self.limits_named: set[tuple[str, str]] = set()
@@ -99,15 +99,15 @@ class Known:
         self.format = PLAIN_FORMAT
         """The latest that is known to be on record."""
         self.has_rules = False
-        """Whether it is on record that rules are in use."""
+        """True if it is on record that rules are in use."""
         self.has_arrived = False
-        """Whether the last claim saw jobs that wait for their admission."""
+        """True if the last claim saw jobs that wait for their admission."""
         self.leases: dict[str, LeaseInfo] = {}
         """By their tokens, the leases that were granted here: reports on them take the fast path."""
         self.has_caused_arrivals = False
-        """Whether jobs that ends have caused wait for their admission."""
+        """True if jobs that ends have caused wait for their admission."""
         self.has_moved_jobs = False
-        """Whether a decision may have made jobs claimable, and nobody was notified of it yet."""
+        """True if a decision may have made jobs claimable, and no caller was notified of it yet."""
         self.channel = f"leasemill_{schema}"
         self.admission_key = advisory_key(f"leasemill admission {schema}")
         self.retention_key = advisory_key(f"leasemill retention {schema}")
@@ -118,7 +118,7 @@ class Known:
         self.leases.update(leases)
 
     def knows_uses(self, jobs: Iterable[JobSpec]) -> bool:
-        """Whether enqueueing these jobs changes nothing of how their queues are used."""
+        """Return True if enqueueing these jobs changes nothing of how their queues are used."""
         for job in jobs:
             if job.queue not in self.claim_queues:
                 return False

@@ -1,4 +1,4 @@
-"""What a store does beside its verbs: expiry, admission, watermarks, retention.
+"""The tasks of a store beside its verbs: expiry, admission, watermarks, retention.
 
 The reaper's call does all of it, but for retention, which it begins. Claims look for expired leases too, every two
 seconds (L7), before they are granted anything. A claim that was granted something does none of it before it returns;

@@ -46,7 +46,7 @@ class Scan(NamedTuple):
         return not any(self.starts)
 
     def served(self, queues: Sequence[str] | None) -> Sequence[Key]:
-        """Those of the keys whose queues were looked through (None: all); a paused queue is not."""
+        """Return the keys whose queues were looked through (None: all); a paused queue is not."""
         return self.keys if queues is None else [key for key in self.keys if key[0] in queues]
 
     def parameters(self) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class Positions:
         self._ahead_us = -math.inf
         """How far the server's clock was ahead of this process's, at most."""
         self.was_set_back = False
-        """Whether a claim saw that the server's clock had been set back. One whose answer took long looks the same."""
+        """True if a claim saw that the server's clock had been set back. One whose answer took long looks the same."""
 
     def after_fork(self) -> None:
         self._lock = threading.Lock()

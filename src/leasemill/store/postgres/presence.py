@@ -39,7 +39,7 @@ def get_order(query: c.GetOrder) -> Steps[WorkerOrder | None]:
 
 
 def _order_of(found: list[Row]) -> WorkerOrder | None:
-    """What a statement returned that looks for one order."""
+    """Return the order in the rows of a statement that looks for one."""
     if not found:
         return None
     ((instance, asked, at, by, reason),) = found

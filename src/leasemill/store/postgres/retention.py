@@ -16,7 +16,7 @@ JOINS_LEFT: Final = 100
 
 
 class Pruned(NamedTuple):
-    """What a batch did, and saw."""
+    """What one batch did and saw."""
 
     forgotten: int
     has_more_rows: bool

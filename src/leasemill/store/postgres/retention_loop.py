@@ -30,11 +30,11 @@ EVERY_S: Final = 30.0
 FIRST_S: Final = 1.0
 """From the opening of the store to its first round: who opens it for a call or two forgets nothing."""
 SHARE: Final = 0.1
-"""Of the time: how long retention works, as long as that is fast enough."""
+"""The share of the time that retention works, as long as that is fast enough."""
 KEEPS_UP: Final = 1.25
 """Times the rate at which jobs end: how fast they are forgotten at least, while there are too many."""
 LEAST_REST: Final = 0.1
-"""Of a batch's time: the rest after it, whatever is left to do."""
+"""The rest after a batch, as a share of its time, even if more is left to do."""
 CATCHES_UP_S: Final = 60.0
 """In how long what is too much is forgotten, if that takes no longer than batches with their least rests."""
 LOOKS_EVERY_S: Final = 0.1
@@ -145,7 +145,7 @@ class RetentionLoop:
             LOGGER.error("retention failed, and is tried again in %.0f s: %s", EVERY_S, error)
 
     def _round(self, rate: EndRate) -> bool:
-        """Whether to go on at once: jobs are left to be forgotten."""
+        """Return True to go on at once: jobs are left to be forgotten."""
         retention, run = self._retention, self._threads.run
         now = run(transact(lambda _: time_now()))
         prune = c.Prune(now - int(self._options.retain_for_s * SECOND), self._options.retain_count, BATCH)

@@ -30,7 +30,7 @@ SCHEMA_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}", re.ASCII)
 
 
 class Statement(NamedTuple):
-    """What a server is sent, and its parameters in their order."""
+    """The text that a server is sent, and its parameters in their order."""
 
     text: bytes
     names: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What is sent, and what it means, without any I/O: every verb is a generator that a driver resumes with rows.
+"""Verbs without I/O: each is a generator that yields the statements to send, and a driver resumes it with their rows.
 
 There are two levels. `Steps` run on one connection: each step is a message, one or more statements that are sent
 together, and the generator is resumed with the rows of each. A message that begins with BEGIN and does not end with
@@ -31,7 +31,7 @@ Steps: TypeAlias = Generator[Message, list[list[Row]], ResultT]
 
 
 class TransactionAttempt(Protocol):
-    """What is known of the attempts at a transaction before this one."""
+    """The facts about the attempts at a transaction before this one."""
 
     @property
     def number(self) -> int:
@@ -39,7 +39,7 @@ class TransactionAttempt(Protocol):
 
     @property
     def may_have_happened(self) -> bool:
-        """Whether an earlier one was sent and its answer lost: what looks like a caller's repeat may be our own."""
+        """True if an earlier one was sent and its answer lost: what looks like a caller's repeat may be our own."""
 
 
 class Transact(NamedTuple):
@@ -47,14 +47,14 @@ class Transact(NamedTuple):
 
     work: Callable[[TransactionAttempt], Steps[Any]]
     is_repeatable: bool = True
-    """Whether it may be sent again when its answer was lost."""
+    """True if it may be sent again when its answer was lost."""
 
 
 Verb: TypeAlias = Generator[Transact, Any, ResultT]
 
 
 class RetryTransaction(Exception):
-    """What was read has changed before it was locked: try again."""
+    """A row changed after it was read and before it was locked: try again."""
 
 
 # Steps ---------------------------------------------------------------------------------------------------------------

@@ -227,7 +227,7 @@ class PostgresStore(Store):
         self._thread_driver.run(enqueue.register(self._known, jobs))
 
     def look(self, lease: c.LeaseRef) -> c.CommitOutcome | None:
-        """Whether a lease is held, before a block runs. An answer: it is not, and the refusal is recorded."""
+        """Return None if the lease is held, before a block runs. An outcome: it is not, and the refusal is recorded."""
         given = {"id": lease.job_id, "token": lease.token}
         (status,) = self._thread_driver.run(read(row, "lease_status", given))
         return None if status == "held" else self.settle(c.Commit(lease.job_id, lease.token))

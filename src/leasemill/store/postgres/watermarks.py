@@ -57,7 +57,7 @@ class Watermarks:
 
     @property
     def must_be_checked(self) -> bool:
-        """Whether a claim saw that the clock was set back: a new job may be due before a watermark."""
+        """True if a claim saw that the clock was set back: a new job may be due before a watermark."""
         if not self._known.positions.was_set_back or self._known.clock is not None:
             return False
         return time.monotonic() - self._set_back_at_s >= CHECK_AGAIN_S

@@ -1,1 +1,1 @@
-"""What an operator does to a schema: migrate, check, rebuild."""
+"""The operators' work on a schema: migrate, check, rebuild."""

@@ -1,4 +1,4 @@
-"""What the server's settings mean for what was accepted: whether a crash, or a failover, may lose it.
+"""The server's settings for durability: whether a crash, or a failover, may lose accepted jobs.
 
 `leasemill db check` shows it, and the first run of a process's reaper logs it. Nothing is changed here: the server is
 the operator's.
@@ -29,7 +29,7 @@ class Durability(Struct, frozen=True):
     standbys: int
 
     def warnings(self) -> list[str]:
-        """What may lose jobs that were accepted when the server, or its machine, crashes."""
+        """Find the settings with which a crash of the server, or of its machine, may lose accepted jobs."""
         found: list[str] = []
         if self.fsync == "off":
             found.append("fsync is off: a crash of the server's machine may lose or damage every job; turn it on")
@@ -41,13 +41,13 @@ class Durability(Struct, frozen=True):
         return found
 
     def role_warnings(self) -> list[str]:
-        """What is so for transactions of this role that are not the store's own."""
+        """Find what holds for transactions of this role that are not the store's own."""
         if self.synchronous_commit != "off":
             return []
         return [ROLE_IS_OFF]
 
     def notes(self) -> list[str]:
-        """What may lose them in a failover."""
+        """Find the settings with which a failover may lose accepted jobs."""
         if not self.standbys:
             return []
         count = "1 standby" if self.standbys == 1 else f"{self.standbys} standbys"

@@ -79,7 +79,7 @@ class LockHolder(NamedTuple):
 
 
 def lock_name(schema: str) -> str:
-    """Of the advisory lock that whoever changes a schema holds."""
+    """Return the name of the advisory lock that every change of a schema holds."""
     return f"leasemill migrate {schema}"
 
 
@@ -142,7 +142,7 @@ def _longer_ms(query: Query) -> int:
 
 
 def _sqlstate(error: Exception) -> str | None:
-    """Of an error of psycopg's or psycopg2's, or of one of Django's that it caused."""
+    """Return the SQLSTATE of an error of psycopg's or psycopg2's, or of one of Django's that it caused."""
     for one in (error, error.__cause__):
         for name in ("sqlstate", "pgcode"):
             code = getattr(one, name, None)

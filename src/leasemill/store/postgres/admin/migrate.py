@@ -86,7 +86,7 @@ def migrate(
 
 
 def _missing(connection: psycopg.Connection[Any], schema: str, lock_timeout_ms: int) -> list[Migration]:
-    """What a schema lacks; locks it until the end of the transaction against others that migrate."""
+    """Return what a schema lacks; locks it until the end of the transaction against others that migrate."""
     connection.execute("set transaction isolation level read committed")  # to see what another has just made
     connection.execute("select set_config('lock_timeout', %s, true)", [f"{lock_timeout_ms}ms"])
     connection.execute("select pg_advisory_xact_lock(hashtextextended(%s, 0))", [lock_name(schema)])

@@ -41,9 +41,9 @@ class _OfBlocks(psycopg.BaseConnection[tuple[Any, ...]]):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.is_reset = True
-        """Whether nothing of the last block is left in its session."""
+        """True if nothing of the last block is left in its session."""
         self.synchronous_commit: SynchronousCommit | None = None
-        """What its transactions begin with; None: what the session has."""
+        """The setting that its transactions begin with; None: the session's."""
         self._block_adapters: AdaptersMap | None = None
         self._remove_handlers: list[Callable[[], None]] = []
 

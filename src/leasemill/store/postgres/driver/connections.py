@@ -66,12 +66,12 @@ class Connections:
         self._network = network_parameters(conninfo)
         self.options = options
         self.prepares = options.prepare
-        """Whether prepared statements last on this server, as far as is known."""
+        """True if prepared statements last on this server, as far as is known."""
         self.has_settings = options.session_settings
-        """Whether the server takes settings at the start of a session, as far as is known."""
+        """True if the server takes settings at the start of a session, as far as is known."""
         self._pool = Pool[StoreConnection](options.pool_size, options.pool_timeout_s, EXHAUSTED)
         self.synchronous_commit: SynchronousCommit | None = options.synchronous_commit
-        """What our transactions set, as far as is known; None: what the server, database or role has."""
+        """The setting of our transactions, as far as is known; None: that of the server, database or role."""
         self._has_logged_durability = False
         self._gives_up = False
         self.has_connected = False
@@ -94,7 +94,7 @@ class Connections:
 
     @property
     def are_wanted(self) -> bool:
-        """Whether somebody waits for one, or would have to; or all are to be closed."""
+        """True if a caller waits for a connection, or would have to; or if all are to be closed."""
         return self._pool.is_wanted
 
     def give_back(self, connection: StoreConnection) -> None:
@@ -140,7 +140,7 @@ class Connections:
                 self.exchange(connection, [(b"rollback", ())])
 
     def classified(self, error: psycopg.Error, connection: StoreConnection) -> Exception:
-        """What an error of a transaction means: a conflict, a lost connection, or an answer for the caller."""
+        """Return what an error of a transaction means: a conflict, a lost connection, or an answer to the caller."""
         if isinstance(error, CONFLICTS):
             return error
         if isinstance(error, NOT_PREPARED):

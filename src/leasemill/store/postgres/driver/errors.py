@@ -1,4 +1,4 @@
-"""What an error of PostgreSQL's means to a caller: did it happen, may it be repeated, and what is to be done.
+"""The meaning of PostgreSQL's errors: did the call happen, may it be repeated, and what is to be done.
 
 An error that is not known here is Broken: it should not occur. libpq hands on no code of a connection that was refused,
 so those are known by their text.
@@ -22,7 +22,7 @@ GONE: Final = frozenset(
         errors.TooManyConnections.sqlstate,
     }
 )
-"""Of errors that end the session. By code: not every psycopg has a class for each."""
+"""Errors that end the session, by their codes: not every psycopg has a class for each."""
 PASSING: Final = frozenset({"08", "53", "57", "58"})
 """Classes of errors that are about the server, not about the statement: the connection, what it has run out of (a full
 disk, memory), somebody who intervened, a file that could not be read or written. psycopg has no base class for them."""
@@ -42,7 +42,7 @@ FULL: Final = re.compile(r"too many clients|too many connections|connection slot
 
 
 def meaning(error: psycopg.Error, schema: str) -> LeasemillError:
-    """Of an error of one of our statements."""
+    """Return what an error of one of our statements means to the caller."""
     line = first_line(error)
     match error:
         case errors.InsufficientPrivilege():
@@ -72,7 +72,7 @@ def no_rights(line: str, schema: str) -> Refused:
 
 
 def is_lost(error: psycopg.Error, connection: psycopg.BaseConnection[Any]) -> bool:
-    """Whether no further reply will arrive on it; what was sent last may have happened.
+    """Return True if no further reply will arrive on the connection; the last message may have happened.
 
     A session that ends under a pipeline leaves it open: its connection is not known to be closed yet.
     """

@@ -38,7 +38,7 @@ class StoreConnection(psycopg.Connection[Row]):
     """
 
     is_preparing = True
-    """Whether prepared statements last on it. Behind a pooler they may not."""
+    """True if prepared statements last on it. Behind a pooler they may not."""
     silent_for_s = float("inf")
     """How long the server may take to answer before the connection is given up."""
 

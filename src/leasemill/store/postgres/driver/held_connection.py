@@ -26,7 +26,7 @@ from leasemill.store.postgres.driver.exchange import MessageExchange, Sent, Stor
 from leasemill.store.postgres.steps import Row
 
 KEPT_TURNS: Final = 4
-"""Of the loop: a worker that got jobs accepts them, calls their handlers, and then reports."""
+"""So many turns of the loop: a worker that got jobs accepts them, calls their handlers, and then reports."""
 
 
 class FailedMessage(NamedTuple):

@@ -125,8 +125,8 @@ class LoopDriver:
         self._give_up_closed()
 
     def _give_up_closed(self) -> None:
-        """Those of closed loops, and of loops that stand still and have not read an answer in time: nothing else gives
-        their connections back."""
+        """Give up the connections of closed loops, and of loops that stand still and have not read an answer in time:
+        nothing else gives them back."""
         for held in tuple(self._held):
             if held.loop.is_closed():
                 held.give_up()
@@ -134,7 +134,7 @@ class LoopDriver:
                 held.leave()
 
     def give_up(self) -> None:
-        """Those of other threads' loops."""
+        """Give up the connections of other threads' loops."""
         for held in tuple(self._held):
             with suppress(RuntimeError):  # it was closed meanwhile
                 held.loop.call_soon_threadsafe(held.give_up)
@@ -222,5 +222,5 @@ class VerbUnderWay:
 
 
 def is_whole(message: Message) -> bool:
-    """Whether nothing is open when the message has its answer."""
+    """Return True if nothing is open when the message has its answer."""
     return message[0] is not BEGIN or message[-1] is COMMIT

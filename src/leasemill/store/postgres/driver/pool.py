@@ -80,7 +80,7 @@ class Pool(Generic[ConnectionT]):
 
     @property
     def is_wanted(self) -> bool:
-        """Whether somebody waits for a connection, or would have to; or for all of them to be given back."""
+        """True if a caller waits for a connection, or would have to; or waits for all of them to be given back."""
         return self._is_closed or self._in_use >= self._size
 
     def give_back(self, connection: ConnectionT, *, is_usable: bool = True) -> None:

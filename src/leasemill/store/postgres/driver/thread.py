@@ -30,7 +30,7 @@ FIRST_PAUSE_S: Final = 0.02
 LONGEST_PAUSE_S: Final = 1.0
 CONFLICT_TRIES: Final = 10
 DISTURBED: Final = (RetryTransaction, *CONFLICTS, ConnectionLost)
-"""What a transaction may be attempted again after."""
+"""The errors after which a transaction may be attempted again."""
 
 
 class Retries:
@@ -97,7 +97,7 @@ class ThreadDriver:
         return self._repeat(work, retries, pause_s)
 
     def with_connection(self, work: Callable[[StoreConnection], ResultT]) -> ResultT:
-        """What `work` returns, which sends statements of its own, and may be called again."""
+        """Return what `work` returns, which sends statements of its own, and may be called again."""
         return self._repeat(work, Retries(self.connections))
 
     def _repeat(self, work: Callable[[StoreConnection], ResultT], retries: Retries, pause_s: float = 0.0) -> ResultT:

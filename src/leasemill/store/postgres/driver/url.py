@@ -72,7 +72,7 @@ SERVER_NETWORK: Final = {
 
 
 def network_parameters(conninfo: str) -> dict[str, Any]:
-    """What libpq is given beside the URL: whatever of NETWORK neither the URL nor the environment has."""
+    """Return the parameters for libpq beside the URL: those of NETWORK that neither the URL nor the environment has."""
     known = conninfo_to_dict(conninfo)
     if "PGCONNECT_TIMEOUT" in os.environ:
         known.setdefault("connect_timeout", os.environ["PGCONNECT_TIMEOUT"])

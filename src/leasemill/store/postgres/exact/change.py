@@ -48,7 +48,7 @@ class TableRows(NamedTuple):
     jobs: dict[int, Job]
     ready: dict[int, ReadyRow]
     parked: dict[int, ParkedRow]
-    """Those of them that wait for a place or a rate: they are in this table instead."""
+    """The ready jobs that wait for a place or a rate: they are in this table instead."""
     waiting: dict[int, WaitingRow]
     leases: dict[int, LeaseRow]
     kept: dict[int, KeptRow]
@@ -63,7 +63,7 @@ class TableRows(NamedTuple):
 
 
 class Locked(Struct, gc=False):
-    """What lock.sql has locked."""
+    """The rows that lock.sql has locked."""
 
     lanes: list[tuple[str, str]] | None
     nos: list[int] | None
@@ -121,7 +121,7 @@ def _as_known(row: QueueRow) -> QueueRow:
 
 
 def is_behind(state: State, job: Job) -> bool:
-    """Whether a job waits behind its lane's head."""
+    """Return True if a job waits behind its lane's head."""
     spec = job.spec
     return job.state is JobState.READY and spec.lane is not None and state.lanes[spec.queue, spec.lane].head is not job
 

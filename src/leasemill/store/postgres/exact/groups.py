@@ -11,7 +11,7 @@ from leasemill.store.postgres.rows.values import template_of, template_text
 
 
 def group_of(row: LoadedGroup) -> JobGroup:
-    """What is remembered of it is for retention alone, which asks the tables."""
+    """Read a group from its row. Its fields for retention stay empty: retention asks the tables."""
     return JobGroup(
         row.id,
         0,

@@ -31,7 +31,7 @@ class Keys:
         """The jobs that took them last: also those that are forgotten."""
 
     def missing(self, state: State, events: Iterable[AnyEvent]) -> set[QueueKey]:
-        """Those that a decision turned out to be about, and that are not locked."""
+        """The keys that a decision turned out to need, and that are not locked."""
         return {key for key, _ in _takes(state, events)} - self._names
 
     def change(self, change: Change, state: State, numbers: Mapping[str, int], events: Sequence[AnyEvent]) -> None:

@@ -1,4 +1,4 @@
-"""What load.sql returns, as a small state on which the kernel decides.
+"""The rows that load.sql returns, as a small state on which the kernel decides.
 
 It holds the rows that were locked and loaded, and no others: a decision that needs more begins again with them.
 """
@@ -29,7 +29,7 @@ BASE: Final = 2**62
 
 
 class Loaded(Read, gc=False):
-    """What load.sql returns."""
+    """The document that load.sql returns."""
 
     now: int
     has_arrived: bool
@@ -53,7 +53,7 @@ class LoadedState(NamedTuple):
     numbers: dict[str, int]
     turns: dict[str, int]
     joined: dict[str, int]
-    """Of each group, the members that its row does not count yet."""
+    """The members of each group that its row does not count yet."""
 
 
 def kernel_state(loaded: Loaded) -> LoadedState:

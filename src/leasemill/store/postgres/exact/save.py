@@ -44,7 +44,7 @@ class Table(NamedTuple):
     row: type[Row]
     key: tuple[str, ...]
     if_there: str = ""
-    """What happens to a row whose key is there; by default the statement fails."""
+    """The action for a row whose key is there; by default the statement fails."""
 
 
 def _replaced(row: type[Row], key: tuple[str, ...]) -> Table:
@@ -195,7 +195,7 @@ def saving(schema: str, change: Change, ended: list[int], announcement: tuple[st
 
 
 def save_actions(schema: str, state: State) -> Steps[None]:
-    """Those of a decision on something else than jobs, in the transaction that is open."""
+    """Save what a decision on something else than jobs changed, in the transaction that is open."""
     rows: list[Row] = [action_row(one) for one in state.actions]
     if rows:
         yield from send(*saving(schema, Change({}, {"actions": rows}, [], []), [], None))

@@ -1,4 +1,4 @@
-"""What a claim under limits grants, of what it loaded: pure. Rules T1 to T12, with the kernel's arithmetic.
+"""The choice of a claim under limits among the jobs it loaded: pure. Rules T1 to T12, by the kernel's arithmetic.
 
 A claim walks through jobs in its order: those of `ready` that nobody has looked at, and those of lines whose gates are
 open. A job with a full limit is parked in its line, at the gate of that limit; the others are granted. What is loaded
@@ -59,7 +59,7 @@ class GateLeft(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """What happens to what was loaded."""
+    """The outcome of one walk, for the jobs, lines and gates that were loaded."""
 
     picks: list[Pick]
     parked: list[Parked]
@@ -74,14 +74,14 @@ class Chosen(NamedTuple):
 
 
 class Charge(NamedTuple):
-    """What grants use of a rate: `tat` as it was, and by how much it moves on, from there or from now if later."""
+    """The use of a rate by grants: `tat` before them, and by how much they move it, from there or from now if later."""
 
     tat: int
     used_us: int
 
 
 class Room:
-    """What limits have room for, as grants use it up."""
+    """The room that limits have left, as grants use it up."""
 
     def __init__(self, loaded: LimitSnapshot) -> None:
         self.now = loaded.now
@@ -253,7 +253,7 @@ class LimitWalk:
         return all(limit and self._room.is_full(limit[0]) for limit in own)
 
     def _own_limit(self, turn: int) -> tuple[LimitKey, ...]:
-        """Of the queue."""
+        """Return the queue's own limit, if it has one."""
         name = QUEUE_LIMIT + self._queues[turn - 1]
         return ((name, NO_KEY),) if name in self._room.terms else ()
 

@@ -31,7 +31,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class LimitClaim(NamedTuple):
-    """What a claim under limits came to."""
+    """The result of a claim under limits."""
 
     rows: list[Row]
     """As grant_chosen.sql returns them."""

@@ -1,4 +1,4 @@
-"""What operators and code say about limits: decided by the kernel, under the locks of the limits."""
+"""Changes of limits, by operators and by code: decided by the kernel, under the locks of the limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What load_limited.sql returns: jobs, gates, lines and how limits are used, read under the locks of the limits."""
+"""The document of load_limited.sql: jobs, gates, lines and use of limits, read under the locks of the limits."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class KnownTerms(Struct, frozen=True, array_like=True, gc=False):
 
 
 class LimitSnapshot(Struct, gc=False):
-    """What load_limited.sql returns."""
+    """The document that load_limited.sql returns."""
 
     now: int
     is_repeated: bool

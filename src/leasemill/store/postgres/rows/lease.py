@@ -74,7 +74,7 @@ def lease_of(row: GrantedRow) -> Lease:
 
 
 def info_of(known: Known, row: GrantedRow, rules: Rules | None) -> LeaseInfo:
-    """What reports on this lease go by."""
+    """Return the facts that reports on this lease go by."""
     limits: tuple[str, ...] = (QUEUE_LIMIT + row.queue,) if row.queue in known.limited_queues else ()
     if rules is None:
         return LeaseInfo(row.id, row.no, row.queue, row.lane, limits=limits)

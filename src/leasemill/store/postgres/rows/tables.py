@@ -106,7 +106,7 @@ class WaitingRow(Row, frozen=True):
 
 
 class RunRow(Row, frozen=True, kw_only=True):
-    """What is known of a run, under its lease and afterwards."""
+    """The columns of a run, under its lease and afterwards."""
 
     no: int
     available_at: int

@@ -65,7 +65,7 @@ UNWRITTEN_TERMS: Final = list(terms_numbers(NOT_WRITTEN))
 
 
 def written_terms(terms: Terms) -> list[int] | None:
-    """What is written of them."""
+    """Return the terms as they are written; None for those that are not."""
     return None if terms == NOT_WRITTEN else terms_numbers(terms)
 
 

@@ -41,7 +41,7 @@ ResultT = TypeVar("ResultT")
 
 
 class StorePort(Protocol):
-    """What a block needs of the store's own connections."""
+    """The parts of the store that a block needs for the store's own connections."""
 
     def look(self, lease: c.LeaseRef) -> c.CommitOutcome | None:
         """None: the lease is held."""

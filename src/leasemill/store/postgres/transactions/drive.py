@@ -24,7 +24,7 @@ OffLoop: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 class SessionStep(Enum):
-    """What is done on a session beside our statements."""
+    """The operations on a session beside our statements."""
 
     BEGIN = "begin"
     FLUSH = "flush"

@@ -42,7 +42,7 @@ class JoinedBlock(Block):
         self._is_over = True
         """Nothing is left to roll back."""
         self._unknown: Exception | None = None
-        """What COMMIT failed with, when it may have been carried out."""
+        """The error of a COMMIT that may have been carried out all the same."""
 
     @property
     def connection(self) -> Any:

@@ -29,7 +29,7 @@ RESET: Final = b";close all;set session authorization default;reset all;unlisten
 
 
 class Messages:
-    """What is sent at both ends of a user's transaction."""
+    """The messages at both ends of a user's transaction."""
 
     def __init__(self, statements: Statements) -> None:
         self._statements = statements
@@ -83,10 +83,10 @@ def ended_inside() -> Refused:
 
 
 def is_not_held(error: psycopg.Error) -> bool:
-    """Whether it is `commit_lease` that failed, as it is meant to."""
+    """Return True if it is `commit_lease` that failed, as it is meant to."""
     return error.sqlstate == NOT_HELD
 
 
 def is_reset(value: str | None) -> bool:
-    """Whether the last value of a message that ends a transaction is that its session may be used again."""
+    """Return True if the last value of a message that ends a transaction is that its session may be used again."""
     return value == "f"

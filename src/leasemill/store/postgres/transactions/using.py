@@ -116,7 +116,7 @@ class BoundStore(Store):
         return self._notifier.channel() if self._session.commits_each_statement() else self._known.channel
 
     def _meaning(self, error: Exception) -> Exception | None:
-        """Of an error of the caller's driver, if it is about our tables; every other is the caller's."""
+        """Return the meaning of an error of the caller's driver that is about our tables; others are the caller's."""
         code, schema = sqlstate(error), self._known.schema
         if code == NO_RIGHTS:
             return no_rights(first_line(error), schema)

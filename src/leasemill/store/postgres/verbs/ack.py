@@ -100,7 +100,7 @@ def _advanced(known: Known, rows: Sequence[Row]) -> dict[tuple[str, str | None],
 
 
 def forget(known: Known, reports: Iterable[c.AckReport]) -> None:
-    """What is left over of these reports is the exact path's."""
+    """Forget the leases of these reports: if the fast path leaves a report over, the exact path decides it."""
     for one in reports:
         known.leases.pop(one.token, None)
 

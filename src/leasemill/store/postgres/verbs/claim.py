@@ -132,7 +132,7 @@ def parameters(command: c.Claim) -> dict[str, Any]:
 
 
 class ClaimedAll(NamedTuple):
-    """What a claim saw besides the jobs it was granted: the columns behind the lease, the same in every row."""
+    """The columns behind the lease, the same in every row: what a claim saw besides the jobs it was granted."""
 
     now: int | None
     """None: it was a repeat (C5), and did not look for jobs."""
@@ -141,7 +141,7 @@ class ClaimedAll(NamedTuple):
     served: list[str] | None
     """The queues that were looked through; None: all."""
     limited: list[str] | None
-    """Those that have limits, and were left alone."""
+    """The queues that have limits, and were left alone."""
 
 
 def _claim_from(scan: Scan, known: Known, command: c.Claim, given: dict[str, Any]) -> Steps[Claimed]:
@@ -213,8 +213,8 @@ class HandedOver(NamedTuple):
 def ack_and_claim(
     context: VerbContext, acks: c.Ack, claims: c.Claim
 ) -> Verb[tuple[list[c.AckOutcome], list[c.Lease] | None]]:
-    """What ends, the heads that follow in their lanes and what is granted of them, in one message and one commit. What
-    is not plain is an ack, and then a claim."""
+    """End leases, let the next jobs of their lanes become heads and grant those, in one message and one commit. If
+    anything is not plain, send an ack and then a claim."""
     known = context.known
     handed: HandedOver | None = None
     was_sent = False
@@ -247,7 +247,7 @@ def _claim_or_none(context: VerbContext, claims: c.Claim) -> Verb[list[c.Lease] 
 
 
 def _may_hand_over(known: Known, claims: c.Claim) -> bool:
-    """Whether only the ends stand between the claim and its jobs. L7: an expiry is looked for between the two."""
+    """Return True if only the ends stand between the claim and its jobs. L7: expiries come between the two."""
     return (
         not known.has_arrived
         and known.claim_queues.issuperset(claims.queues)

@@ -46,7 +46,7 @@ SHARED_JOBS: Final = 100
 """A call of more jobs is a batch of its own."""
 SHARED_WEIGHT: Final = 256 * 1024
 JOB_BYTES: Final = 1_000
-"""What a job weighs beside its payload."""
+"""The weight of a job beside its payload."""
 SHARED_WAIT_MS: Final = 100
 """How long a batch waits for somebody who has one of its ids in an open transaction."""
 
@@ -148,7 +148,7 @@ def use_queues(known: Known, names: set[str], jobs: Sequence[JobSpec], outcomes:
 
 
 def fix_uses(known: Known, names: set[str], jobs: Sequence[JobSpec]) -> Steps[None]:
-    """Those of these queues that the jobs are for are used with enqueue and claim from now on."""
+    """Fix that the queues which the jobs are for are used with enqueue and claim from now on."""
     if not known.has_rules and any(job.rules is not None for job in jobs):
         yield from rows("use_rules", {})
     with_rules = names & ruled(jobs)
@@ -272,7 +272,7 @@ class SharedBatch:
         return BEGIN, brief, insert, *admitted, COMMIT
 
     def _own(self, outcome: c.EnqueueOutcome) -> c.EnqueueOutcome:
-        """What looks like a duplicate may have been made by this batch, in an attempt that did not come to its end."""
+        """Report a job as enqueued that an attempt of this batch inserted, although it did not come to its end."""
         if outcome.job_id not in self._made:
             return outcome
         self._made.remove(outcome.job_id)  # E6: the next one with that id sees it

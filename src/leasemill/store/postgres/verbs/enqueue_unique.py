@@ -130,7 +130,7 @@ class _Decision:
         self.taken: dict[QueueKey, JobSpec] = {}
         self.replaced: dict[str, list[JobReplaced]] = {}
         self.has_held_up = False
-        """Whether claims pass over a job until the transaction ends."""
+        """Return True if claims pass over a job until the transaction ends."""
 
     def new_members(self, jobs: Sequence[JobSpec]) -> list[str]:
         """The groups that jobs are to join whose ids are not known."""

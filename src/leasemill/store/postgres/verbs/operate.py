@@ -1,4 +1,4 @@
-"""What operators do: cancel, redrive, purge, pause, resume, set_policy; decided by the kernel."""
+"""The operators' verbs: cancel, redrive, purge, pause, resume, set_policy; decided by the kernel."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def _lock(known: Known, name: str) -> Steps[_Row]:
 def change(
     context: VerbContext, command: c.SetSchedule | c.RemoveSchedule | c.PauseSchedule | c.ResumeSchedule
 ) -> Verb[Schedule | c.ScheduleMoved | None]:
-    """What changes a record and enqueues no job."""
+    """Run a command that changes a record and enqueues no job."""
     return transact(lambda _: transaction(_change(context.known, command)))
 
 

@@ -151,7 +151,7 @@ class Listener:
                 self._signal.notify()
 
     def _take_notifications(self, connection: StoreConnection) -> bool:
-        """Whether there were any."""
+        """Return True if there were any."""
         has_any = False
         while (notification := connection.pgconn.notifies()) is not None:
             self._receive(notification.relname.decode(), notification.extra.decode())

@@ -1,4 +1,4 @@
-"""Who of this process waits for which job's end (O9), as rows that whoever ends a job looks for.
+"""The waits of this process for the ends of jobs (O9), as rows that every end of a job looks for.
 
 The listener's thread does all of this, on its connection, for all waiters together: it adds and removes their rows,
 receives ends on a channel of this process's own, and looks once a second for what was missed. A row counts as soon as

@@ -1,4 +1,4 @@
-"""What a caller waits with: for a job that is due, or for a job's end."""
+"""The watches that callers wait on: for a job that is due, or for a job's end."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _OPENED_BY: Final = {
     "sqlalchemy.ext.asyncio.engine.AsyncEngine": "async with engine.connect() as connection",
     "sqlalchemy.ext.asyncio.session.async_sessionmaker": "async with Session() as session",
 }
-"""What connections and sessions come from, by the type's name: how one is opened."""
+"""The callables that open connections and sessions, by the names of their types."""
 
 
 def adapter_of(connection: object) -> AnyUserConnection:

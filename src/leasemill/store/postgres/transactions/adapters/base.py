@@ -26,12 +26,12 @@ class UserConnection(ABC):
     """In sync code."""
 
     is_marked: ClassVar[bool] = False
-    """Whether a block's transaction is marked, to notice one that was ended by hand: of what does not notice it."""
+    """True if a block's transaction is marked, so that one that was ended by hand is noticed at its end."""
 
     @property
     @abstractmethod
     def connection(self) -> object:
-        """What the user gave us."""
+        """The connection or session that the user gave us."""
 
     @abstractmethod
     def check(self) -> None:
@@ -39,7 +39,7 @@ class UserConnection(ABC):
 
     @abstractmethod
     def commits_each_statement(self) -> bool:
-        """Whether a statement that is sent now is a transaction of its own."""
+        """Return True if a statement that is sent now is a transaction of its own."""
 
     @abstractmethod
     def rows(self, statement: Statement, given: Mapping[str, Any]) -> list[Row]:
@@ -53,7 +53,7 @@ class UserConnection(ABC):
 
     @abstractmethod
     def is_open(self) -> bool:
-        """Whether the transaction is still the one it was at `begin`."""
+        """Return True if the transaction is still the one it was at `begin`."""
 
     @abstractmethod
     def flush(self) -> None:
@@ -105,7 +105,7 @@ AnyUserConnection: TypeAlias = UserConnection | AsyncUserConnection
 
 
 def sqlstate(error: BaseException) -> str | None:
-    """Of an error of a driver, or of one that a framework has wrapped; None: the server did not send it."""
+    """Return the SQLSTATE of a driver's error, or of one that a framework has wrapped; None: not sent by the server."""
     seen: BaseException | None = error
     while seen is not None:
         for name in ("sqlstate", "pgcode"):
@@ -118,11 +118,11 @@ def sqlstate(error: BaseException) -> str | None:
 
 
 def may_have_happened(error: BaseException) -> bool:
-    """Whether what failed so may have been carried out all the same: the server did not refuse it."""
+    """Return True if what failed may have been carried out all the same: the server did not refuse it."""
     code = sqlstate(error)
     return code is None or code.startswith(LOST)
 
 
 def may_be_of_the_lease(error: BaseException) -> bool:
-    """Whether the server refused it since the lease is not held: the store knows."""
+    """Return True if the server refused it since the lease is not held: the store knows."""
     return sqlstate(error) in {NOT_HELD, NOT_SERIALIZABLE}

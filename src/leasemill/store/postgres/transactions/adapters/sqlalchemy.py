@@ -124,7 +124,7 @@ class _SqlAlchemyAdapter(UserConnection):
                 self._given.rollback()
 
     def _unwatch(self) -> bool:
-        """Whether there is a transaction to end."""
+        """Return True if there is a transaction to end."""
         watch, self._watch = self._watch, None
         if watch is not None:
             watch.end()
