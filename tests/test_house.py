@@ -187,9 +187,3 @@ def parts(folder: Path) -> list[str]:
     found = [path.stem for path in folder.glob("[a-z]*.py")]
     assert found
     return found
-
-
-def test_every_file_that_the_architecture_names_is_there() -> None:
-    package = [str(path.relative_to(ROOT / "src/leasemill")) for path in (ROOT / "src/leasemill").rglob("*")]
-    named = set(re.findall(r"[\w/]+\.(?:py|sql)\b", (ROOT / "ARCHITECTURE.md").read_text()))
-    assert {name for name in named if not any(f"/{path}".endswith(f"/{name}") for path in package)} == set()
