@@ -236,5 +236,5 @@ async def test_the_loops_task_factory_makes_none_of_the_tasks_that_run_jobs(app:
         loop.set_task_factory(None)
     assert app.store.totals().counts[JobState.SUCCEEDED] == 3
     assert "Runner.prepare" in made
-    calls = {"StoreLoop._deliver", "StoreLoop._call_claim"}
+    calls = {"StoreLoop._send_batches", "StoreLoop._claim_jobs"}
     assert not {"AsyncCalls._call_all", "AsyncCalls._call", "Runner._begin_hooked", *calls}.intersection(made)

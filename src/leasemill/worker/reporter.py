@@ -115,17 +115,14 @@ class Reporter:
         elif has_run_long and not (run.is_start_reported or run.is_committed or type(report) is c.ReleaseReport):
             # The end implies the start (X3), and so does a commit: reported only when it was noticeably earlier.
             self._add_start(run)
-        self._add_end(run, report)
+        self.ends.append((run, report))
+        self.acks += is_ack
+        self.are_lanes |= run.lease.job.lane is not None
         self._note(is_urgent=not (is_ack and run.is_committed and run.is_alone))
 
     def _add_start(self, run: Run) -> None:
         run.is_start_reported = True
         self.starts.append(run)
-
-    def _add_end(self, run: Run, report: Report) -> None:
-        self.ends.append((run, report))
-        self.acks += type(report) is c.AckReport
-        self.are_lanes |= run.lease.job.lane is not None
 
     def _note(self, *, is_urgent: bool) -> None:
         """The first report of a batch sets the times by which it is sent: the others have little to do here."""
@@ -159,9 +156,9 @@ class Reporter:
             self._on_report()
 
     def _set_ends(self, ends: list[tuple[Run, Report]]) -> None:
-        self.ends, self.acks, self.are_lanes = [], 0, False
-        for run, report in ends:
-            self._add_end(run, report)
+        self.ends = ends
+        self.acks = sum(type(report) is c.AckReport for _, report in ends)
+        self.are_lanes = any(run.lease.job.lane is not None for run, _ in ends)
 
     # Sending -----------------------------------------------------------------------------------------------------
 

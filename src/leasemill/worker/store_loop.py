@@ -165,22 +165,33 @@ class StoreLoop:
         if self._is_closed:
             return
         try:
-            while not isinstance(decision := decisions.next(self.look()), decisions.Wait):
-                self._do(decision)
+            self._carry_out()
         except BaseException as error:
             self._fail(error)  # without another turn nothing would happen any more: the worker must not seem to work
             raise
-        self._set_timer(decision.until)
+
+    def _carry_out(self, *own: type[decisions.Decision]) -> decisions.Decision | None:
+        """Carry out decisions until there is nothing to do but to wait, or until one of the caller's own, which is
+        returned: a call that was answered goes on with the next of its kind in the same step. A turn of the loop runs
+        every handler that is ready, so a call that waited for one would leave the store idle for milliseconds."""
+        while not self._is_closed:
+            decision = decisions.next(self.look())
+            if isinstance(decision, decisions.Wait):
+                self._set_timer(decision.until)
+                return None
+            if isinstance(decision, own):
+                return decision
+            self._do(decision)
+        return None
 
     def _do(self, decision: decisions.Decision) -> None:
         match decision:
             case decisions.Send(claim):
-                self._send(claim)
-            case decisions.ClaimJobs(size):
-                self._begin_claim(size)
-            case decisions.RepeatClaim():
-                self._begin(self._call_claim())
-                self._state.is_claiming = True
+                self._sending = new_task(self._send_batches(*self._next_batch(claim)))
+                self._sending.add_done_callback(self._delivered)
+            case decisions.ClaimJobs() | decisions.RepeatClaim():
+                self._next_claim(decision)
+                self._begin(self._claim_jobs())
             case decisions.AskWhenDue():
                 self._begin(self._ask())
                 self._state.is_asking = True
@@ -237,16 +248,24 @@ class StoreLoop:
 
     # Reports -----------------------------------------------------------------------------------------------------
 
-    def _send(self, size: int) -> None:
-        """Send the reports, and with them a claim if their ends make the next jobs claimable (C8)."""
-        batch, claim = self._reporter.take(), None
+    def _next_batch(self, size: int) -> tuple[Batch, c.Claim | None]:
+        """Take the reports that wait, and a claim of this many jobs to send with them (C8)."""
+        state, batch, claim = self._state, self._reporter.take(), None
+        state.is_sending = True
         if size:
             claim = self._claims.new(size, self._runner.free_slots())
-            self._state.asked_along = size
+            state.asked_along = size
             self._claim_covers_all()
-        self._state.is_sending = True
-        self._sending = new_task(self._deliver(batch, claim))
-        self._sending.add_done_callback(self._delivered)
+        return batch, claim
+
+    async def _send_batches(self, batch: Batch, claim: c.Claim | None) -> None:
+        """Send a batch, and those that follow it without a pause."""
+        while True:
+            await self._deliver(batch, claim)
+            decision = self._carry_out(decisions.Send)
+            if not isinstance(decision, decisions.Send):
+                return
+            batch, claim = self._next_batch(decision.claim)
 
     async def _deliver(self, batch: Batch, claim: c.Claim | None) -> None:
         """Meanwhile handlers end, and their reports make the next batch. A claim of its own may be under way beside it,
@@ -279,13 +298,23 @@ class StoreLoop:
 
     # Claims ------------------------------------------------------------------------------------------------------
 
-    def _begin_claim(self, size: int) -> None:
-        self._claim = self._claims.new(size, self._runner.free_slots())
-        self._state.unanswered_since = time.monotonic()
-        self._was_idle = self._settings.drains and self._runner.has_nothing_left
-        self._claim_covers_all()
-        self._begin(self._call_claim())
+    def _next_claim(self, decision: decisions.ClaimJobs | decisions.RepeatClaim) -> None:
+        """Have a new claim under way, or the one whose reply was lost again."""
+        if isinstance(decision, decisions.ClaimJobs):
+            self._claim = self._claims.new(decision.size, self._runner.free_slots())
+            self._state.unanswered_since = time.monotonic()
+            self._was_idle = self._settings.drains and self._runner.has_nothing_left
+            self._claim_covers_all()
         self._state.is_claiming = True
+
+    async def _claim_jobs(self) -> None:
+        """Send the claim, and those that follow it without a pause."""
+        while True:
+            await self._call_claim()
+            decision = self._carry_out(decisions.ClaimJobs, decisions.RepeatClaim)
+            if not isinstance(decision, decisions.ClaimJobs | decisions.RepeatClaim):
+                return
+            self._next_claim(decision)
 
     def _claim_covers_all(self) -> None:
         """Whatever has happened by now, the claim that is sent now sees it. What happens while it is under way, it may
