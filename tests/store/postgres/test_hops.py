@@ -26,7 +26,7 @@ class Most(NamedTuple):
 
 MOST: Final = {
     "enqueue": Most(4, 59, 47),
-    "claim": Most(1, 68, 40),
+    "claim": Most(1, 70, 40),
     "start": Most(1, 52, 30),
     "extend": Most(1, 49, 29),
     "commit": Most(4, 74, 77),

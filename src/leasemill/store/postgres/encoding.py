@@ -20,6 +20,8 @@ ITEM: Final = Struct(">iq")
 """The length of an int8 in an array, and the int8."""
 HEADER: Final = Struct(">iiIii")
 """An array begins with: dimensions, whether there are NULLs, type of its items, how many, and index of the first."""
+HAS_NULLS: Final = 7
+"""The index of the byte of that header which says so."""
 LENGTH: Final = Struct(">i")
 NULL: Final = LENGTH.pack(-1)
 INT8_OID: Final = 20
@@ -39,7 +41,8 @@ def _texts(values: Iterable[str | bytes | None]) -> bytes:
     if None in given:
         items = [NULL if value is None else LENGTH.pack(len(item := _text(value))) + item for value in given]
     else:
-        encoded = [_text(value) for value in given if value is not None]
+        are_bytes = bool(given) and isinstance(given[0], bytes)
+        encoded: list[bytes] = given if are_bytes else list(map(str.encode, given))  # type: ignore[arg-type, assignment]
         items = list(chain.from_iterable(zip(map(LENGTH.pack, map(len, encoded)), encoded, strict=True)))
     return HEADER.pack(1, 1, TEXT_OID, len(given), 1) + b"".join(items)
 
@@ -96,6 +99,15 @@ def _arrays(decode: Callable[[Column], Sequence[Any]]) -> Callable[[Column], lis
     return lambda values: [decoded(value) for value in values]
 
 
+def _int8_arrays(values: Column) -> list[Sequence[Any]]:
+    """Arrays of the same length without NULLs are read together."""
+    size = len(values[0])
+    count, rest = divmod(size - HEADER.size, ITEM.size)
+    if count <= 0 or rest or any(len(value) != size or value[HAS_NULLS] for value in values):
+        return [tuple(value) for value in _arrays(_ints("q"))(values)]
+    return list(Struct(f">{HEADER.size}x{count * '4xq'}").iter_unpack(b"".join(values)))
+
+
 DECODERS: Final[dict[int, Callable[[Column], Sequence[Any]]]] = {
     16: lambda values: [value == b"\1" for value in values],  # bool
     17: list,  # bytea
@@ -106,7 +118,7 @@ DECODERS: Final[dict[int, Callable[[Column], Sequence[Any]]]] = {
     1005: _arrays(_ints("h")),  # int2[]
     1007: _arrays(_ints("i")),  # int4[]
     1009: _arrays(_texts_of),  # text[]
-    1016: _arrays(_ints("q")),  # int8[]
+    1016: _int8_arrays,
     2278: lambda values: [None] * len(values),  # void
 }
 """By the OID of a type, how a column is read."""

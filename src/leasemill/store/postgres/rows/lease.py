@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from leasemill.kernel.commands import Lease
 from leasemill.kernel.model import QUEUE_LIMIT, JobSpec, Rules
 from leasemill.store.postgres.known import Known, LeaseInfo
+from leasemill.store.postgres.positions import ScanKey
 from leasemill.store.postgres.rows.values import headers_of, policy_of, rules_of, terms_of
+from leasemill.store.postgres.steps import Row
 
 
 class GrantedRow(NamedTuple):
@@ -18,39 +21,44 @@ class GrantedRow(NamedTuple):
     kind: str
     payload: str
     lane: str | None
-    priority: int
     run_at: int | None
     delay_us: int | None
-    policy: list[int | None] | None
+    policy: Sequence[int | None] | None
     headers: str | None
     rules: str | None
     token: str
-    attempt: int
-    fence: int
     worker: str
-    leased_at: int
-    expires_at: int
-    terms: list[int] | None
-    retries: int | None
-    expirations: int | None
-    created_at: int
-    available_at: int
-    seq: int
-    no: int
+    terms: Sequence[int] | None
+    numbers: tuple[int, int, int, int, int, int, int, int, int, int, int]
+    """Priority, attempt, fence, leased_at, expires_at, retries, expirations, created_at, available_at, seq, no."""
+
+    @property
+    def scan_key(self) -> ScanKey:
+        """The row of `ready` that the job had."""
+        priority, *_, available_at, seq, _ = self.numbers
+        return self.queue, 9 - priority, available_at, seq
 
 
 WIDTH = len(GrantedRow._fields)
 """So many columns of a row are the lease; those behind them are about the whole claim."""
 
 
+def granted_rows(found: Iterable[Row]) -> list[GrantedRow]:
+    """The leases, by their fences. A claim that was granted nothing returns one row, without a lease."""
+    rows = [GrantedRow(*one[:WIDTH]) for one in found if one[0] is not None]
+    rows.sort(key=lambda row: row.numbers[2])
+    return rows
+
+
 def lease_of(row: GrantedRow) -> Lease:
+    priority, attempt, fence, leased_at, expires_at, retries, expirations, created_at, _, _, _ = row.numbers
     spec = JobSpec(
         row.id,
         row.queue,
         row.kind,
         row.payload.encode(),
         row.lane,
-        row.priority,
+        priority,
         row.run_at,
         row.delay_us or 0,
         None if row.policy is None else policy_of(row.policy),
@@ -61,15 +69,15 @@ def lease_of(row: GrantedRow) -> Lease:
     return Lease(
         spec,
         row.token,
-        row.attempt,
-        row.fence,
+        attempt,
+        fence,
         row.worker,
-        row.leased_at,
-        row.expires_at,
+        leased_at,
+        expires_at,
         terms_of(row.terms),
-        row.retries or 0,
-        row.expirations or 0,
-        row.created_at,
+        retries,
+        expirations,
+        created_at,
     )
 
 
@@ -77,12 +85,12 @@ def info_of(known: Known, row: GrantedRow, rules: Rules | None) -> LeaseInfo:
     """Return the facts that reports on this lease go by."""
     limits: tuple[str, ...] = (QUEUE_LIMIT + row.queue,) if row.queue in known.limited_queues else ()
     if rules is None:
-        return LeaseInfo(row.id, row.no, row.queue, row.lane, limits=limits)
+        return LeaseInfo(row.id, row.numbers[-1], row.queue, row.lane, limits=limits)
     limits += tuple(limit.name for limit in rules.limits)
     causes = bool(rules.chain) or (rules.group is not None and row.lane is not None)
     group = None if causes else rules.group
     has_key = rules.unique is not None
-    return LeaseInfo(row.id, row.no, row.queue, row.lane, causes, group, limits, has_key)
+    return LeaseInfo(row.id, row.numbers[-1], row.queue, row.lane, causes, group, limits, has_key)
 
 
 def granted(known: Known, rows: list[GrantedRow]) -> list[Lease]:

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import psycopg
+from msgspec import Struct
 
 from leasemill.errors import LeasemillError, QueueRefused
 from leasemill.kernel import commands as c
@@ -20,11 +22,11 @@ from leasemill.store.postgres.context import VerbContext
 from leasemill.store.postgres.known import Known, advisory_key
 from leasemill.store.postgres.limits.claim import Limited
 from leasemill.store.postgres.positions import Scan
-from leasemill.store.postgres.rows.lease import WIDTH, GrantedRow, granted
+from leasemill.store.postgres.rows.lease import WIDTH, granted, granted_rows
 from leasemill.store.postgres.rows.tables import QueueUse
 from leasemill.store.postgres.rows.values import UNWRITTEN_TERMS, policy_text, terms_numbers
 from leasemill.store.postgres.statements import Execute
-from leasemill.store.postgres.steps import BEGIN, COMMIT, Row, Steps, TransactionAttempt, Verb, row, send, transact
+from leasemill.store.postgres.steps import BEGIN, COMMIT, Steps, TransactionAttempt, Verb, row, send, transact
 from leasemill.store.postgres.verbs import ack
 from leasemill.store.postgres.verbs.enqueue import modes
 
@@ -131,17 +133,19 @@ def parameters(command: c.Claim) -> dict[str, Any]:
     }
 
 
-class ClaimedAll(NamedTuple):
-    """The columns behind the lease, the same in every row: what a claim saw besides the jobs it was granted."""
+class ClaimSight(Struct, frozen=True, array_like=True):
+    """What a claim saw besides the jobs it was granted."""
 
-    now: int | None
-    """None: it was a repeat (C5), and did not look for jobs."""
+    now: int
     has_arrived: bool
     has_expired: bool
     served: list[str] | None
     """The queues that were looked through; None: all."""
     limited: list[str] | None
     """The queues that have limits, and were left alone."""
+
+
+_sight = msgspec.json.Decoder(ClaimSight).decode
 
 
 def _claim_from(scan: Scan, known: Known, command: c.Claim, given: dict[str, Any]) -> Steps[Claimed]:
@@ -152,23 +156,19 @@ def _claim_from(scan: Scan, known: Known, command: c.Claim, given: dict[str, Any
         *_, found, _ = yield from send(BEGIN, Execute("lock_number", {"key": given["request_key"]}), statement, COMMIT)
     else:
         (found,) = yield from send(statement)
-    seen = ClaimedAll._make(found[-1][WIDTH:])
-    taken = _granted_rows(found)
+    taken = granted_rows(found)
     leases = granted(known, taken)
-    if seen.now is None:
+    text = found[0][WIDTH]
+    if text is None:  # a repeat (C5) did not look for jobs
         return Claimed(leases)
+    seen = _sight(text)
     known.limited_queues.update(seen.limited or ())
-    keys = [(one.queue, 9 - one.priority, one.available_at, one.seq) for one in taken]
+    keys = [one.scan_key for one in taken]
     is_exhausted = len(taken) < command.limit
     known.positions.advance(scan.served(seen.served), keys, seen.now, is_exhausted=is_exhausted)
     if not taken and not seen.has_expired:
         known.expiry_position.found_none(expired_from, seen.now)
     return Claimed(leases, seen.has_arrived, expired_from if seen.has_expired else None)
-
-
-def _granted_rows(found: Sequence[Row]) -> list[GrantedRow]:
-    """A claim that was granted nothing returns one row, without a lease."""
-    return [GrantedRow._make(one[:WIDTH]) for one in found if one[0] is not None]
 
 
 def _claim_under_limits(known: Known, command: c.Claim, given: dict[str, Any]) -> Steps[Claimed]:
@@ -178,8 +178,8 @@ def _claim_under_limits(known: Known, command: c.Claim, given: dict[str, Any]) -
     if looked.is_repeated:
         nowhere = {**given, **Scan([], []).parameters(), "expired_from": expired_from}
         (found,) = yield from send(Execute("claim", nowhere))
-        return Claimed(granted(known, _granted_rows(found)))
-    leases = granted(known, _granted_rows(looked.rows))
+        return Claimed(granted(known, granted_rows(found)))
+    leases = granted(known, granted_rows(looked.rows))
     known.positions.advance((), looked.taken, looked.now, is_exhausted=False)
     if not leases and not looked.has_expired:
         known.expiry_position.found_none(expired_from, looked.now)
@@ -281,7 +281,7 @@ def _hand_over(
             raise
         return None
     next_heads = [HandedRow._make(one[WIDTH:]) for one in found]
-    taken = _granted_rows(found)
+    taken = granted_rows(found)
     leases = granted(known, taken)
     known.positions.lower(
         (head.queue, head.rank, head.available_at, head.seq)

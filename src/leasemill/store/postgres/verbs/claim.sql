@@ -2,9 +2,10 @@
 -- C1, C2: due, not paused; by priority, available_at, sequence. C5: a repeated request gets its held leases and no others,
 -- found by its row in requests. I2: stops before a job that has had the token meant for it. I5: the terms are settled here.
 -- Looks from the given places or, where none is given, from the watermark.
--- Returns the leases with their jobs, by fence: drawn in the order of number, which no join here may change; with each, or in a
--- row without a lease, whether there are arrivals to admit, whether leases have expired (looked for if nothing was granted),
--- which queues were looked through (NULL: all; none, where it stopped), and which have limits: those it leaves alone.
+-- Returns the leases with their jobs, in no order; fences are drawn in the order of number, which no join here may change. With
+-- each, or in a row without a lease, what the claim saw: the time, whether there are arrivals to admit, whether leases have expired
+-- (looked for if nothing was granted), which queues were looked through (null: all; none, where it stopped), and which have limits:
+-- those it leaves alone. NULL: it was a repeat, and did not look.
 -- Locks the ready rows it takes; skips those others hold.
 with gate as materialized (
     select {_alone}, {schema}.clock({now}::int8) as now
@@ -63,21 +64,23 @@ with gate as materialized (
     left join lateral (select policy from kinds where kind = j.kind offset 0) as k on true
     {_lease_us}
 ), {_grant}, come as materialized (
-    select now, exists (select from {schema}.arrivals) as has_arrived,
-        {_has_expired} as has_expired,
-        case when (select number from stop) is not null then '{{}}'
+    select json_build_array(
+        now, exists (select from {schema}.arrivals), {_has_expired},
+        case when (select number from stop) is not null then '{{}}'::text[]
             when (select count(*) from place) < cardinality({queues}::text[]) then array(select distinct queue from place)
-            end as served,
+            end,
         case when (select count(*) from place) < cardinality({queues}::text[])
-            then array(select name from {schema}.queues where name = any ({queues}::text[]) and is_limited) end as limited
+            then array(select name from {schema}.queues where name = any ({queues}::text[]) and is_limited) end
+    )::text as seen
     from gate
 )
 select {_lease},
-    come.now, has_arrived, has_expired, served, limited
+    come.seen
 from come left join settled as s on true
 union all
-select id, j.queue, kind, payload, j.lane, priority, run_at, delay_us, policy, headers, rules, token, attempt, fence,
-    worker, leased_at, expires_at, terms, retries, expirations, created_at, available_at, seq, j.no, null, null, null, null, null
+select id, j.queue, kind, payload, j.lane, run_at, delay_us, policy, headers, rules, token, worker, terms,
+    array[priority, attempt, fence, leased_at, expires_at, coalesce(retries, 0), coalesce(expirations, 0), created_at,
+        available_at, seq, j.no]::int8[],
+    null
 from repeated as l
 cross join lateral (select * from {schema}.jobs where no = l.no offset 0) as j
-order by fence
