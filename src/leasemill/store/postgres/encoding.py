@@ -11,7 +11,6 @@ Python function for each value would take longer than the server does.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain, repeat
 from struct import Struct, unpack
 from typing import Any, Final
 
@@ -37,22 +36,18 @@ def _text(value: str | bytes) -> bytes:
 
 
 def _texts(values: Iterable[str | bytes | None]) -> bytes:
-    given = list(values)
-    if None in given:
-        items = [NULL if value is None else LENGTH.pack(len(item := _text(value))) + item for value in given]
-    else:
-        are_bytes = bool(given) and isinstance(given[0], bytes)
-        encoded: list[bytes] = given if are_bytes else list(map(str.encode, given))  # type: ignore[arg-type, assignment]
-        items = list(chain.from_iterable(zip(map(LENGTH.pack, map(len, encoded)), encoded, strict=True)))
-    return HEADER.pack(1, 1, TEXT_OID, len(given), 1) + b"".join(items)
+    items: list[bytes] = []
+    for value in values:
+        if value is None:
+            items.append(NULL)
+            continue
+        text = value.encode() if isinstance(value, str) else value
+        items.append(LENGTH.pack(len(text)) + text)
+    return HEADER.pack(1, 1, TEXT_OID, len(items), 1) + b"".join(items)
 
 
 def _int8s(values: Iterable[int | None]) -> bytes:
-    given = list(values)
-    if None in given:
-        items = [NULL if value is None else ITEM.pack(8, value) for value in given]
-    else:
-        items = list(map(ITEM.pack, repeat(8), given))
+    items = [NULL if value is None else ITEM.pack(8, value) for value in values]
     return HEADER.pack(1, 1, INT8_OID, len(items), 1) + b"".join(items)
 
 
