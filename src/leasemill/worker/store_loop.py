@@ -226,15 +226,15 @@ class StoreLoop:
         self.changed()
 
     def _begin(self, call: Coroutine[Any, Any, None]) -> None:
-        """Have a call under way: its coroutine notes what comes of it, in the step in which the store answers.
-
-        A task's first step is taken before the next turn, so none is cancelled before it could note its end.
-        """
+        """Have a call under way: its coroutine notes what comes of it, in the step in which the store answers."""
         self._call = new_task(call)
         self._call.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled():
+            if task is self._call:  # it may have been cancelled before its first step, and has noted nothing then
+                self._state.is_watching = self._state.is_watch_ending = False
+        elif (error := task.exception()) is not None:
             self._fail(error)
         self.changed()
 
