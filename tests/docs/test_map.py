@@ -68,3 +68,12 @@ def test_the_index_of_the_documentation_leads_to_every_page() -> None:
 def test_every_decision_is_in_the_index() -> None:
     index = (DECISIONS / "0001-record-decisions.md").read_text()
     assert [page.name for page in DECISIONS.glob("*.md") if f"({page.name})" not in index] == []
+
+
+def test_every_statement_that_the_page_on_postgresql_describes_is_there() -> None:
+    text = (ROOT / "docs/postgres.md").read_text()
+    section = text.partition("## Statement by statement")[2].partition("\n## ")[0]
+    named = {name for names in re.findall(r"\*\*([a-z_, ]+)\*\*", section) for name in names.split(", ")}
+    assert len(named) > 25
+    verbs = {path.stem for path in (PACKAGE / "store/postgres").rglob("*.sql")} | {"commit"}
+    assert named - verbs == set()
