@@ -20,7 +20,7 @@ PREFIX: Final = "/v1/"
 
 
 class Role(StrEnum):
-    """Whom a command is for, and what a key is for; which other commands a role includes: `server.access.roles`."""
+    """Whom a command or a key is for. Which other commands a role includes: `server.access.permissions`."""
 
     PRODUCER = "produce"
     WORKER = "work"
