@@ -191,7 +191,10 @@ class PostgresServer:
         while time.monotonic() < deadline:
             if not self.is_running:
                 raise NoServer(f"PostgreSQL ended as it started:\n{self.log()[-2_000:]}")
-            lines = pidfile.read_text().splitlines() if pidfile.exists() else []
+            try:
+                lines = pidfile.read_text().splitlines()
+            except FileNotFoundError:  # not written yet, or that of a server that was killed was just removed
+                lines = []
             assert self._process is not None
             if len(lines) > 7 and lines[0] == str(self._process.pid) and lines[7].strip() == "ready":
                 return
