@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import psycopg
 import pytest
 
+from leasemill.errors import Refused
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, JobState
 from leasemill.store.postgres.admin.check import check as check_tables
@@ -230,3 +231,56 @@ def test_many_acks_are_sent_in_parts_and_answered_in_order(
         c.Acked("j0", is_repeat=True),
     ]
     assert store.totals().counts[JobState.SUCCEEDED] == 10
+
+
+def test_a_loop_that_is_blocked_leaves_a_connection_to_threads(postgres_url: str) -> None:
+    """No answer is read while a handler blocks the loop: the worker's heartbeat must not wait for that."""
+    with PostgresStore(f"{postgres_url}&pool_size=3&pool_timeout_s=5") as store:
+        for connection in [store._connections.take() for _ in range(3)]:
+            store._connections.give_back(connection)
+        are_sent, goes_on = threading.Event(), threading.Event()
+
+        async def sends_many() -> None:
+            calls = [asyncio.ensure_future(store.arun(c.GetTotals())) for _ in range(12)]
+            await asyncio.sleep(0)
+            are_sent.set()
+            goes_on.wait(LONG_S)  # it blocks the loop, on purpose
+            await asyncio.gather(*calls)
+
+        with ThreadPoolExecutor(1) as thread:
+            blocked = thread.submit(asyncio.run, sends_many())
+            assert are_sent.wait(LONG_S)
+            try:
+                assert store.run(c.GetTime()) > 0
+            finally:
+                goes_on.set()
+            blocked.result(LONG_S)
+
+
+async def test_nothing_is_sent_for_a_call_that_was_cancelled(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was sent is carried out; a claim that goes on could be granted jobs that nobody receives."""
+    enqueue(store, "job")
+    assert len(await store.arun(c.Claim("w", ["q"], 1, ["first"], "first"))) == 1  # how the queue is used is known now
+    sent: list[object] = []
+    send = store._loop_driver.send
+
+    def noted(message: Any, on_answer: Any) -> bool:
+        sent.append(message)
+        return send(message, on_answer)
+
+    monkeypatch.setattr(store._loop_driver, "send", noted)
+    call = asyncio.ensure_future(store.arun(c.Claim("w", ["q"], 1, ["token"], "request")))
+    await asyncio.sleep(0)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    await store.arun(c.GetTime())  # by then the answer has come
+    await asyncio.sleep(0.2)
+    assert len(sent) == 2
+
+
+def test_an_error_of_the_server_is_quoted_without_its_severity(store: PostgresStore) -> None:
+    with pytest.raises(Refused, match=r"cannot store every text \(invalid byte sequence"):
+        store.run(c.GetJob("nul \x00"))

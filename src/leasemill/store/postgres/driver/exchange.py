@@ -124,7 +124,9 @@ def error_of(result: PGresult) -> psycopg.Error:
     if code is not None:
         with suppress(KeyError):  # a code of our own functions, or of a newer server
             kind = errors.lookup(code)
-    error = kind(result.error_message.decode(errors="replace").strip())
+    severity = (result.error_field(DiagnosticField.SEVERITY) or b"").decode(errors="replace")
+    text = result.error_message.decode(errors="replace").removeprefix(f"{severity}:")
+    error = kind(text.strip())
     error.sqlstate = code
     return error
 

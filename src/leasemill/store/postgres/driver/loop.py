@@ -189,11 +189,16 @@ class VerbUnderWay:
                 message = self._throw(answer)
             else:
                 message = next(self._steps) if answer is None else self._steps.send(answer)
+            if self._is_abandoned:
+                self._steps.close()  # nothing is open: every message that is sent here is whole
+                return
             if not is_whole(message) or not self._driver.send(message, self._resume_steps):
                 self._leave_to_thread(Begun(self._steps, message), 0.0)
         except StopIteration as end:
             self._resume_verb(end.value, None)
         except DISTURBED as error:
+            if self._is_abandoned:
+                return
             try:
                 pause_s = self._retries.next_in_s(error)
             except BaseException as failed:  # noqa: BLE001  (it is for the verb to handle)

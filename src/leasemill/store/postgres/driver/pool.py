@@ -69,9 +69,13 @@ class Pool(Generic[ConnectionT]):
             raise
 
     def take_idle(self) -> ConnectionT | None:
-        """One that is open and not in use, if there is one: without a wait."""
+        """Take a connection that is open and not in use, without a wait; None if there is none.
+
+        It is never the last of several: an event loop that a handler blocks reads no answer, and the worker's threads
+        must not wait for that loop.
+        """
         with self._changed:
-            if self._is_closed or self._in_use >= self._size:
+            if self._is_closed or self._in_use >= max(1, self._size - 1):
                 return None
             connection = self._last_used()
             if connection is not None:
