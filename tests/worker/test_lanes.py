@@ -34,6 +34,14 @@ class HandingStore(FaultyStore):
         return await super().ack_and_claim(ack, claim)
 
 
+class LosingStore(HandingStore):
+    """Loses the reply to the first claim that goes along with acks."""
+
+    async def ack_and_claim(self, ack: c.Ack, claim: c.Claim) -> tuple[list[c.AckOutcome], list[c.Lease] | None]:
+        outcomes, leases = await super().ack_and_claim(ack, claim)
+        return outcomes, None if self.together == 1 else leases
+
+
 @pytest.fixture
 def store() -> HandingStore:
     return HandingStore()
@@ -202,3 +210,17 @@ async def test_two_workers_share_lanes_in_order(tmp_path: Path) -> None:
     for lane in "abcd":
         assert [one for one in ran if one[0] == lane] == [f"{lane}{number}" for number in range(40)]
     store.close()
+
+
+@rule("C5", "C8")
+async def test_a_claim_along_with_acks_whose_reply_was_lost_is_repeated_as_it_was() -> None:
+    """It may have been granted jobs: nobody else could run them before their leases end."""
+    store = LosingStore()
+    app = App(store=store)
+    ran = declared(app)
+    enqueue(app, "a", 3)
+    await drained(app)
+    assert ran == ["a0", "a1", "a2"]
+    requests = [command.request_id for command in store.commands(c.Claim)]
+    assert len(requests) > len(set(requests))
+    assert store.totals().counts[JobState.LEASED] == 0

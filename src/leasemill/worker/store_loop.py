@@ -124,8 +124,10 @@ class StoreLoop:
         self.changed()
         while not self._reporter.is_empty and self.failure is None and (left_s := until - time.monotonic()) > 0:
             # A batch under way is waited for; what is left otherwise waits for an extension to be answered.
-            waiting = [self._sending] if self._sending is not None else [self._loop.create_task(asyncio.sleep(0.001))]
-            await asyncio.wait(waiting, timeout=left_s)
+            if self._sending is None or self._sending.done():
+                await asyncio.sleep(0.001)
+            else:
+                await asyncio.wait([self._sending], timeout=left_s)
         if left := self._reporter.unreported:
             leases = "its lease" if left == 1 else "their leases"
             fields = {"worker": self._worker_id}
@@ -204,7 +206,8 @@ class StoreLoop:
                 self._state.is_watch_ending = True
             case decisions.EndClaims():
                 self._state.takes_jobs = False
-                self._end.set_result(None)
+                if not self._end.done():  # else `run` was cancelled, and has not noticed it yet
+                    self._end.set_result(None)
             case decisions.Wait():
                 pass
             case _:
@@ -279,6 +282,10 @@ class StoreLoop:
         state.wanted_since = -math.inf  # reports are on record: a claim that waited for them waits no longer (claim-2)
         if claim is not None and granted is not None and granted.leases is not None:
             self._granted_along(granted.leases, claim, granted)
+        elif claim is not None and granted is not None and state.unanswered_since is None and not state.is_claiming:
+            # claim-5: its reply was lost, and it may have been granted jobs. It is repeated as it is.
+            self._claim, state.unanswered_since, state.retry_at = claim, granted.sent_at, time.monotonic()
+            self._was_idle = False
         elif claim is not None or (batch.ends and (state.are_limited or state.has_limit)):
             self.wake()  # what these ends have made claimable, nobody has claimed
             state.wanted_since = -math.inf
