@@ -136,6 +136,19 @@ class Handing:
         assert hand_over(kept, *first, limit=2, tokens=spare).ids == ["a2", "b2"]
         assert claim_ids(harness) == ["c2"]
 
+    @rule("C5", "C8")
+    def test_a_claim_that_is_repeated_with_other_acks_returns_its_leases_and_no_others(self, harness: Harness) -> None:
+        enqueue_many(harness, "b1", "b2", lane=LANE)
+        enqueue_one(harness, "a")
+        kept = staying_open(harness)
+        lease, token = claim_one(kept), new_token()
+        granted = kept.store.run(Claim(WORKER, (QUEUE,), 1, [token], "request"))
+        assert [one.job.id for one in granted] == ["a"]
+        outcomes, leases = hand_over(kept, lease, request_id="request", tokens=[token], limit=1)
+        assert outcomes == [Acked("b1", LaneHint("b2", None))]
+        assert leases == granted
+        assert claim_ids(harness) == ["b2"]
+
     @rule("C8", "N3", "C1")
     def test_a_next_job_that_is_not_due_waits_as_head(self, harness: Harness) -> None:
         enqueue_one(harness, "a1", lane=LANE)

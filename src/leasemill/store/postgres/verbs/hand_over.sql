@@ -1,6 +1,7 @@
 -- hand over: the next job of each lane becomes its head, as in `advance`; and if that is all there is to claim, it is granted at
 -- once (C8), without a place in the ready table. What is granted is what `claim` would grant: due, in a queue that is served, by
--- C2; and nothing, if there is another claimable job, or one that has had the token meant for it (I2).
+-- C2; and nothing, if there is another claimable job, or one that has had the token meant for it (I2), or if the request was
+-- granted leases before (C5): those are for the claim that follows.
 -- Runs after `ack`, in the same transaction, which has locked the lanes. Looks for others from the given places or, where
 -- none is given, from the watermark. I5: the terms are settled here. C5: a row in requests, as for any claim.
 -- Returns the new heads with their leases, if granted, by fence; and whether there are arrivals to admit.
@@ -34,7 +35,8 @@ with gate as materialized (
     where available_at <= now and not exists (select from others)
 ), picked as materialized (
     select * from numbered
-    where number <= {limit}::int8 and not exists (
+    where number <= {limit}::int8 and not exists (select from {schema}.requests where requests.id = {request_id}::text)
+    and not exists (
         select from numbered as n
         where n.attempt > 0 and exists (
             select from {schema}.executions as e where e.no = n.no and e.token = ({tokens}::text[])[n.number]
