@@ -77,8 +77,8 @@ def limits_named(jobs: Iterable[JobSpec]) -> set[tuple[str, str]]:
 class Known:
     """Keeps what the verbs of one process have learnt of a store, so that the plain case needs no question.
 
-    Everything here may be out of date, and nothing here is believed where it matters: a statement checks what it is
-    told, or the exact path decides. It is learnt after the COMMIT of what taught it, never before.
+    Everything here may be out of date, and nothing here is believed where it matters: a statement checks what it
+    is given, or the exact path decides. It is learnt after the COMMIT of what taught it, never before.
     """
 
     def __init__(self, schema: str, clock: Clock | None, expiries: Expiries) -> None:
